@@ -1,7 +1,8 @@
 """Canonical JSON of the handoff kind: compact, keys sorted by their UTF-8 bytes, unsigned integers only.
 
-`parse` accepts what the format's JSON inputs may be, `encode` writes the one canonical form, `strict` demands that the input is
-already in it. Refusals of `parse` have category `canonical`; their text is this parser's own.
+`parse` accepts what the format's JSON inputs may be, `encode` writes the one canonical form, `strict`
+demands that the input is already in it. Refusals of `parse` have category `canonical`; their text is this
+parser's own.
 """
 
 from .errors import Reject, need

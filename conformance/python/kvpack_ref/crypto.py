@@ -1,6 +1,7 @@
 """SHA-256, HMAC-SHA-256, HKDF-SHA-256 and ChaCha20-Poly1305 (RFC 8439).
 
-The AEAD comes from the `cryptography` package where that is installed, else from the code below; both give the same bytes.
+The AEAD comes from the `cryptography` package where that is installed, else from the code below; both give
+the same bytes.
 """
 
 import hashlib
