@@ -51,13 +51,17 @@ def _write(value, out):
         raise TypeError("no canonical form for %s" % type(value).__name__)
 
 
-def strict(data, max_bytes):
-    """The value of JSON text that is exactly its own canonical form."""
+def strict(data, max_bytes, typed=lambda value: value):
+    """What `typed` makes of JSON text that is exactly its own canonical form.
+
+    `typed` refuses values of another shape, which counts as part of the parse.
+    """
     need(1 <= len(data) <= max_bytes, "validation",
          "JSON length %d is outside 1..=%d" % (len(data), max_bytes))
     value = parse(data)
+    out = typed(value)
     need(encode(value) == data, "validation", "JSON is not in the canonical compact sorted-key encoding")
-    return value
+    return out
 
 
 def parse(data):

@@ -51,7 +51,7 @@ def decode_sidecar(data):
 
 
 def derive_sidecar(tokens, channels, sinks, plane):
-    """`plane` is token-major binary16, [tokens, channels]; at most `sinks` tokens of largest norm are named."""
+    """`plane` is binary16 [tokens, channels], token-major; `sinks` bounds how many tokens are named."""
     need(1 <= tokens <= MAX_TOKENS and 1 <= channels <= MAX_CHANNELS and 1 <= sinks <= MAX_SINKS, "bounds",
          "stats sidecar shape is outside bounded limits")
     need(len(plane) == 2 * tokens * channels, "bounds",

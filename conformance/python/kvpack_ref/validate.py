@@ -143,15 +143,17 @@ def _check_state(state, realized, refs, base, manifest, limits):
         start = total - count
     else:
         start, count, full_tokens = base, total - base, total
-    _check_shape(realized.full_shape, state, full_tokens)                                             # M17, M18
-    _check_shape(realized.segment_shape, state, count)                                                # M19, M20
+    _check_shape(realized.full_shape, state, full_tokens)  # M17, M18
+    _check_shape(realized.segment_shape, state, count)  # M19, M20
     need((realized.logical_start, realized.logical_count, realized.absolute_position, realized.window)
          == (start, count, total, 0), "semantics",
          "realized state range does not match the exact manifest cut")                                # M21
     _check_strides(state, realized)
     width = DTYPE_BYTES[state.dtype]
-    segment = fits(_elements(realized.segment_shape) * width, "segment byte count overflows u64")     # M25
-    complete = fits(_elements(realized.full_shape) * width, "complete byte count overflows u64")      # M26
+    segment = fits(_elements(realized.segment_shape) * width,
+                   "segment byte count overflows u64")                                                # M25
+    complete = fits(_elements(realized.full_shape) * width,
+                    "complete byte count overflows u64")                                              # M26
     message = "physical token offset overflows u64"
     first = 0 if tail else start
     offset = fits(fits(first * realized.strides[state.token_axis], message) * width, message)         # M27
