@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <span>
@@ -77,7 +78,8 @@ constexpr std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) noexcept {
 }
 
 inline bool all_zero(ByteSpan bytes) noexcept {
-  return std::ranges::all_of(bytes, [](std::uint8_t b) { return b == 0; });
+  // The range equals itself moved by one byte exactly when all bytes are equal; memcmp does that in vectors.
+  return bytes.empty() || (bytes[0] == 0 && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
 }
 
 /// Little-endian load and store at a fixed place of a fixed-size header. @pre the range lies inside `bytes`.
