@@ -53,6 +53,11 @@ constexpr std::size_t marked_byte(std::uint64_t marks) noexcept {
   return static_cast<std::size_t>(std::countr_zero(marks)) / 8;
 }
 
+/// @pre at + 2 < bytes.size()
+inline bool begins_triple(ByteSpan bytes, std::size_t at) noexcept {
+  return bytes[at] == bytes[at + 1] && bytes[at + 1] == bytes[at + 2];
+}
+
 /// The first position in [from, limit) whose byte equals the two behind it, or `limit`.
 /// @pre from <= limit and limit + 2 <= bytes.size(), unless from == limit
 inline std::size_t first_triple(ByteSpan bytes, std::size_t from, std::size_t limit) noexcept {
@@ -61,8 +66,7 @@ inline std::size_t first_triple(ByteSpan bytes, std::size_t from, std::size_t li
     const std::uint64_t differ = (load_word(bytes, from) ^ second) | (second ^ load_word(bytes, from + 2));
     if (const std::uint64_t marks = mark_zero_byte(differ); marks != 0) return from + marked_byte(marks);
   }
-  for (; from < limit; ++from)
-    if (bytes[from] == bytes[from + 1] && bytes[from + 1] == bytes[from + 2]) break;
+  while (from < limit && !begins_triple(bytes, from)) ++from;
   return from;
 }
 
@@ -70,6 +74,9 @@ inline std::size_t first_triple(ByteSpan bytes, std::size_t from, std::size_t li
 inline std::size_t run_length(ByteSpan bytes, std::size_t at, std::size_t limit) noexcept {
   const std::uint64_t same = bytes[at] * std::uint64_t{0x0101010101010101U};
   std::size_t end = at + 1;
+  // Short runs come in crowds, where a look at single bytes is cheaper than a word.
+  for (const std::size_t near = std::min(limit, at + 4); end < near; ++end)
+    if (bytes[end] != bytes[at]) return end - at;
   for (; limit - end >= 8; end += 8) {
     const std::uint64_t differ = load_word(bytes, end) ^ same;
     if (differ != 0) return end + marked_byte(differ) - at;
@@ -102,10 +109,12 @@ inline std::size_t packbits_encode(ByteSpan plaintext, MutableByteSpan out) noex
       at = literal_end;
     }
     if (triple == limit) continue;
-    const std::size_t length = detail::run_length(plaintext, at, std::min(at + kPackBitsMaxPacketBytes, n));
-    out[written++] = static_cast<std::uint8_t>(0x80 | (length - 1));
-    out[written++] = plaintext[at];
-    at += length;
+    do {
+      const std::size_t length = detail::run_length(plaintext, at, std::min(at + kPackBitsMaxPacketBytes, n));
+      out[written++] = static_cast<std::uint8_t>(0x80 | (length - 1));
+      out[written++] = plaintext[at];
+      at += length;
+    } while (at < triple_end && detail::begins_triple(plaintext, at));
   }
   return written;
 }
