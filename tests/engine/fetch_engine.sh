@@ -91,7 +91,7 @@ cp "$work"/package/bins/linux-x64/libllama.v*.so "$work"/package/bins/linux-x64/
 cp "$work/sources/LICENSE" "$work/licenses/llama.cpp"
 cp "$work/package/LICENSE" "$work/licenses/node-llama-cpp"
 
-rm -rf "$dir/include" "$dir/lib" "$dir/licenses" "$dir/complete"
+rm -rf "${dir:?}/include" "${dir:?}/lib" "${dir:?}/licenses" "${dir:?}/complete"
 mv "$work/include" "$work/lib" "$work/licenses" "$dir/"
 echo "$stamp" >"$dir/complete"
 say "llama.cpp v0.5.0 (package version $version) is in $dir"
