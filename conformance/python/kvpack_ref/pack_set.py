@@ -296,9 +296,12 @@ def _check_order(entries, packs, manifests):
 def prove(data, index, ring=None):
     """The proof of one record, as canonical JSON bytes."""
     opened = open_set(data, ring)
-    raw = [encode_entry(entry) for entry in opened.entries]
-    path = merkle.audit_path(index, raw)
-    return canonical_json.encode({"entry": raw[index].hex(), "footer": data[-PAGE:][:224].hex(),
+    return proof_text([encode_entry(entry) for entry in opened.entries], index, data[-PAGE:])
+
+
+def proof_text(entries, index, footer):
+    path = merkle.audit_path(index, entries)
+    return canonical_json.encode({"entry": entries[index].hex(), "footer": footer[:224].hex(),
                                   "index": index, "kind": PROOF_KIND,
                                   "path": [sibling.hex() for sibling in path]})
 
