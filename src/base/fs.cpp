@@ -277,6 +277,11 @@ class SystemDirectory final : public Directory {
       return error("mark accessed", name);
     return success();
   }
+  Result<std::uint64_t> random_bits() override {
+    std::array<std::uint8_t, 8> bytes{};
+    if (::getentropy(bytes.data(), bytes.size()) != 0) return os_error(errno, "random name in", path_);
+    return load_le<std::uint64_t>(bytes, 0);
+  }
   Status sync() override {
     if (::fsync(fd_.get()) != 0) return os_error(errno, "sync directory", path_);
     return success();

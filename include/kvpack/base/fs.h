@@ -113,6 +113,8 @@ class Directory {
   virtual Status list(const std::function<bool(std::string_view)>& visit) = 0;
   /// Sets the access time of `name` to now and leaves its other times alone.
   virtual Status mark_accessed(std::string_view name) = 0;
+  /// 64 random bits for the name of a temporary file.
+  virtual Result<std::uint64_t> random_bits() = 0;
   /// The names in this directory are on the medium after success; not its own name, not the files' content.
   virtual Status sync() = 0;
 };

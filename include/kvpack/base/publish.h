@@ -1,0 +1,96 @@
+/// Publication: a file or a directory appears under its name complete and durable, or not at all, and nothing
+/// that exists is ever replaced. docs/format/pack-set.md §Publication.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kvpack/base/fs.h"
+
+namespace kvpack {
+
+/// What commit found.
+enum class Published : std::uint8_t {
+  kNew,           ///< The name is new.
+  kAlreadyThere,  ///< The target existed with exactly these bytes.
+};
+
+/// One file on its way into a directory: append, then commit. Without a commit, or when it fails, nothing
+/// stays. The content is written to a file without a name, or where the file system has none, to
+/// `.kvpack.<16 hex>.partial`, mode 0600, locked while it is written.
+class Publication final : public Append {
+ public:
+  /// Removes what interrupted publications left in `directory` (best effort), then begins.
+  /// @param directory  must outlive the publication
+  /// @error kIo kQuota
+  static Result<Publication> begin(Directory& directory);
+
+  Publication(Publication&& other) noexcept;
+  Publication& operator=(Publication&&) = delete;
+  ~Publication() override;
+
+  /// @error kIo kQuota, after which only destruction is left
+  Status append(ByteSpan data) override;
+
+  /// Makes the content durable, gives it its name, makes the name durable. Call once.
+  /// A target with the same bytes is success, whoever wrote it.
+  /// @error kExpectation `target exists with different bytes`; kPoisoned `publication failed or ended
+  /// earlier`; kIo kQuota.
+  /// After an error of the last step, syncing the directory, the target is there and complete, and others may
+  /// rely on it already: it stays, and a second attempt finds it.
+  Result<Published> commit(std::string_view name);
+
+  std::uint64_t size_bytes() const noexcept { return sink_.offset(); }
+
+ private:
+  Publication(Directory& directory, std::unique_ptr<File> file, std::string partial);
+  Status give_name(std::string_view name);
+  Result<bool> target_is_equal(std::string_view name) const;
+  void discard() noexcept;
+
+  Directory* directory_;
+  std::unique_ptr<File> file_;
+  std::string partial_;  ///< Empty for a file without a name.
+  FileAppend sink_;
+  bool closed_ = false;  ///< An append failed, or commit was called.
+};
+
+/// One directory on its way: fill `directory()`, then commit. It is built beside its place under the name
+/// `.kvpack.<16 hex>.partial-directory`, with a locked `.kvpack.<16 hex>.partial` beside it.
+class DirectoryPublication {
+ public:
+  /// @param parent  must outlive the publication
+  static Result<DirectoryPublication> begin(Directory& parent);
+
+  DirectoryPublication(DirectoryPublication&& other) noexcept;
+  DirectoryPublication& operator=(DirectoryPublication&&) = delete;
+  ~DirectoryPublication();
+
+  /// Where to put files and directories, at most kMaxDepth levels. They need not be synced.
+  Directory& directory() noexcept { return *directory_; }
+
+  /// Makes everything inside durable, then gives the directory its name. Call once.
+  /// @error kExpectation `target exists`; kIo kQuota
+  Status commit(std::string_view name);
+
+  static constexpr int kMaxDepth = 8;
+
+ private:
+  DirectoryPublication(Directory& parent, std::unique_ptr<File> lock, std::string lock_name,
+                       std::unique_ptr<Directory> directory);
+
+  Directory* parent_;
+  std::unique_ptr<File> lock_;  ///< Null once nothing is left to clean up.
+  std::string lock_name_;
+  std::unique_ptr<Directory> directory_;
+};
+
+/// Removes partial files and directories that no living process is writing: those with our name pattern that
+/// we own and whose lock can be taken. @return how many were removed. @error kIo the directory cannot be
+/// listed
+Result<std::size_t> sweep_partials(Directory& directory);
+
+/// Begin, append, commit.
+Result<Published> publish_bytes(Directory& directory, std::string_view name, ByteSpan bytes);
+
+}  // namespace kvpack
