@@ -1,0 +1,331 @@
+/// Segments: their descriptors, the rules on them, and payloads that have been checked.
+/// docs/protocol/handoff.md §Segment descriptor.
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvpack/core/canonical_json.h"
+#include "kvpack/crypto/sha256.h"
+#include "kvpack/handoff/mac_key.h"
+
+namespace kvpack::handoff {
+
+enum class ComponentKind : std::uint8_t { kTargetKv, kDflashContext, kVisionContext };
+enum class SegmentRole : std::uint8_t {
+  kNopeKey,
+  kNopeValue,
+  kSwaKey,
+  kSwaValue,
+  kNopeTile,
+  kSwaTile,
+  kDflashKey,
+  kDflashValue,
+  kAuxiliary,
+};
+
+/// The words of the enums on the wire, for example `nope_key`.
+std::string_view component_kind_name(ComponentKind kind) noexcept;
+std::string_view segment_role_name(SegmentRole role) noexcept;
+
+/// A part of the state that is transferred, for example the cache of the target model.
+struct Component {
+  std::string id;
+  ComponentKind kind = ComponentKind::kTargetKv;
+  bool required = false;
+  std::string identity_sha256;
+
+  friend bool operator==(const Component&, const Component&) = default;
+};
+
+/// What a segment holds, without where it stands in the stream: rows [logical_start, +logical_count) of
+/// elements_per_token elements each.
+struct SegmentShape {
+  std::string component_id;
+  SegmentRole role = SegmentRole::kAuxiliary;
+  std::optional<std::uint32_t> layer;
+  std::uint64_t logical_start = 0;
+  std::uint64_t logical_count = 0;
+  std::string element_type;  ///< `f16_le` or `f32_le`
+  std::uint32_t elements_per_token = 0;
+
+  friend bool operator==(const SegmentShape&, const SegmentShape&) = default;
+};
+
+struct SegmentDescriptor {
+  std::uint32_t sequence = 0;
+  SegmentShape shape;
+  std::uint64_t byte_len = 0;
+  std::string sha256;
+
+  friend bool operator==(const SegmentDescriptor&, const SegmentDescriptor&) = default;
+};
+
+/// Bytes of one element, or nothing for a type that is not on the list.
+std::optional<std::uint64_t> element_bytes(std::string_view element_type) noexcept;
+
+/// The canonical bytes of a descriptor, appended to a writer's output.
+void write_canonical(const SegmentDescriptor& descriptor, JsonWriter& out);
+Bytes canonical_descriptor(const SegmentDescriptor& descriptor);
+/// The typed parse; unknown keys are ignored. @error kJson
+Result<SegmentDescriptor> parse_descriptor(const JsonValue& value, const JsonPath& path);
+
+/// The rules on the descriptors of one transfer, in their order, with the ranges met so far. A range costs
+/// memory only while no neighbour is there to merge with, so an in-order plane costs one entry.
+class SegmentRules {
+ public:
+  /// @param components  of the begin, ids distinct; must outlive this
+  explicit SegmentRules(std::span<const Component> components);
+
+  /// Checks the descriptor and records its range. On failure nothing is recorded.
+  /// @return the place of its component in the begin
+  /// @error kValidation
+  Result<std::size_t> admit(const SegmentDescriptor& descriptor);
+
+  /// Entries held, for tests of the bound on memory.
+  std::size_t range_count() const noexcept { return ranges_.size(); }
+
+ private:
+  /// Component, role and layer in one number, then the start of a range. The value is its end.
+  struct Key {
+    std::uint64_t plane;
+    std::uint64_t start;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+  std::optional<std::size_t> find_component(std::string_view id);
+  bool record(std::uint64_t plane, std::uint64_t start, std::uint64_t stop);
+
+  std::span<const Component> components_;
+  std::vector<std::uint32_t> by_id_;
+  std::size_t last_component_ = 0;
+  std::map<Key, std::uint64_t> ranges_;
+};
+
+/// The digest of one payload and the running digest of all payloads, advanced in one pass over the bytes.
+class PayloadHasher {
+ public:
+  /// Bytes hashed by one stream before the other takes its turn: they stay in the first-level cache.
+  static constexpr std::size_t kBlockBytes = 16'384;
+
+  void update(ByteSpan bytes);
+  /// The digest of the payload that ends here; the next update begins another one.
+  Digest32 finish_segment();
+  /// The digest of all payloads. Nothing may follow.
+  Digest32 finish_all() { return all_.finish(); }
+
+ private:
+  Sha256 segment_;
+  Sha256 all_;
+};
+
+/// A segment whose payload has its length and digest. Only a receiver makes one.
+class VerifiedSegment {
+ public:
+  const SegmentDescriptor& descriptor() const noexcept { return *descriptor_; }
+  /// Where the descriptor's component stands in the begin.
+  std::size_t component_index() const noexcept { return component_; }
+  /// The payload in order: the lent places, or one piece that is valid until segment_ready returns.
+  std::span<const ByteSpan> pieces() const noexcept { return pieces_; }
+  /// Whether the payload already lies in the place that the sink has lent.
+  bool in_lent_place() const noexcept { return lent_; }
+  /// The payload as a buffer of its own: without a copy when the library's buffer holds it, else copied.
+  Bytes take_payload();
+
+ private:
+  friend class AtomicReceiver;
+  VerifiedSegment(const SegmentDescriptor& descriptor, std::size_t component,
+                  std::span<const ByteSpan> pieces, Bytes* buffer, bool lent) noexcept
+      : descriptor_(&descriptor), component_(component), pieces_(pieces), buffer_(buffer), lent_(lent) {}
+
+  const SegmentDescriptor* descriptor_;
+  std::size_t component_;
+  std::span<const ByteSpan> pieces_;
+  Bytes* buffer_;
+  bool lent_;
+};
+
+// ---------------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+inline constexpr std::array<std::string_view, 3> kComponentKindNames{"target_kv", "dflash_context",
+                                                                     "vision_context"};
+inline constexpr std::array<std::string_view, 9> kSegmentRoleNames{"nope_key",   "nope_value",   "swa_key",
+                                                                   "swa_value",  "nope_tile",    "swa_tile",
+                                                                   "dflash_key", "dflash_value", "auxiliary"};
+inline constexpr std::array<std::string_view, 10> kDescriptorKeys{
+    "byte_len",      "component_id",  "element_type", "elements_per_token", "layer",
+    "logical_count", "logical_start", "role",         "sequence",           "sha256"};
+
+inline Error invalid_handoff(std::string text) {
+  return fail(ErrorCode::kValidation, std::move(text));
+}
+
+inline Status check_digest(std::string_view value, std::string_view label) {
+  if (!is_digest_text(value))
+    return invalid_handoff(std::string(label) + " digest must be lowercase SHA-256");
+  return success();
+}
+
+}  // namespace detail
+
+inline std::string_view component_kind_name(ComponentKind kind) noexcept {
+  return detail::kComponentKindNames[static_cast<std::size_t>(kind)];
+}
+inline std::string_view segment_role_name(SegmentRole role) noexcept {
+  return detail::kSegmentRoleNames[static_cast<std::size_t>(role)];
+}
+
+inline std::optional<std::uint64_t> element_bytes(std::string_view element_type) noexcept {
+  if (element_type == "f16_le") return 2;
+  if (element_type == "f32_le") return 4;
+  return std::nullopt;
+}
+
+inline void write_canonical(const SegmentDescriptor& descriptor, JsonWriter& out) {
+  const SegmentShape& shape = descriptor.shape;
+  out.open_object()
+      .member("byte_len", descriptor.byte_len)
+      .member("component_id", shape.component_id)
+      .member("element_type", shape.element_type)
+      .member("elements_per_token", shape.elements_per_token)
+      .key("layer");
+  if (shape.layer.has_value()) {
+    out.number(*shape.layer);
+  } else {
+    out.null();
+  }
+  out.member("logical_count", shape.logical_count)
+      .member("logical_start", shape.logical_start)
+      .member("role", segment_role_name(shape.role))
+      .member("sequence", descriptor.sequence)
+      .member("sha256", descriptor.sha256)
+      .close_object();
+}
+
+inline Bytes canonical_descriptor(const SegmentDescriptor& descriptor) {
+  Bytes out;
+  out.reserve(320);
+  JsonWriter writer(out);
+  write_canonical(descriptor, writer);
+  return out;
+}
+
+inline Result<SegmentDescriptor> parse_descriptor(const JsonValue& value, const JsonPath& path) {
+  KVPACK_TRY_ASSIGN(const JsonFields fields,
+                    JsonFields::open(value, detail::kDescriptorKeys, UnknownKeys::kIgnore, path));
+  SegmentDescriptor out;
+  KVPACK_TRY_ASSIGN(out.byte_len, fields.number<std::uint64_t>("byte_len"));
+  KVPACK_TRY_ASSIGN(out.shape.component_id, fields.text("component_id"));
+  KVPACK_TRY_ASSIGN(out.shape.element_type, fields.text("element_type"));
+  KVPACK_TRY_ASSIGN(out.shape.elements_per_token, fields.number<std::uint32_t>("elements_per_token"));
+  KVPACK_TRY_ASSIGN(out.shape.layer, fields.optional_number<std::uint32_t>("layer"));
+  KVPACK_TRY_ASSIGN(out.shape.logical_count, fields.number<std::uint64_t>("logical_count"));
+  KVPACK_TRY_ASSIGN(out.shape.logical_start, fields.number<std::uint64_t>("logical_start"));
+  KVPACK_TRY_ASSIGN(const std::size_t role, fields.choice("role", detail::kSegmentRoleNames));
+  out.shape.role = static_cast<SegmentRole>(role);
+  KVPACK_TRY_ASSIGN(out.sequence, fields.number<std::uint32_t>("sequence"));
+  KVPACK_TRY_ASSIGN(out.sha256, fields.text("sha256"));
+  return out;
+}
+
+inline SegmentRules::SegmentRules(std::span<const Component> components) : components_(components) {
+  by_id_.resize(components.size());
+  for (std::size_t i = 0; i < by_id_.size(); ++i) by_id_[i] = static_cast<std::uint32_t>(i);
+  std::ranges::sort(by_id_,
+                    [&](std::uint32_t a, std::uint32_t b) { return components[a].id < components[b].id; });
+}
+
+inline std::optional<std::size_t> SegmentRules::find_component(std::string_view id) {
+  // Segments of one component mostly follow each other.
+  if (last_component_ < components_.size() && components_[last_component_].id == id) return last_component_;
+  const auto found = std::ranges::lower_bound(
+      by_id_, id, {}, [&](std::uint32_t i) { return std::string_view(components_[i].id); });
+  if (found == by_id_.end() || components_[*found].id != id) return std::nullopt;
+  last_component_ = *found;
+  return last_component_;
+}
+
+/// Adds [start, stop) to the plane unless it intersects a range there. Neighbours that touch become one.
+inline bool SegmentRules::record(std::uint64_t plane, std::uint64_t start, std::uint64_t stop) {
+  auto after = ranges_.end();
+  if (!ranges_.empty() && Key{plane, start} <= std::prev(after)->first)
+    after = ranges_.lower_bound({plane, start});
+  if (after != ranges_.end() && after->first.plane == plane && after->first.start < stop) return false;
+  const bool joins_after =
+      after != ranges_.end() && after->first.plane == plane && after->first.start == stop;
+  if (after != ranges_.begin()) {
+    const auto before = std::prev(after);
+    if (before->first.plane == plane && before->second > start) return false;
+    if (before->first.plane == plane && before->second == start) {
+      before->second = joins_after ? after->second : stop;
+      if (joins_after) ranges_.erase(after);
+      return true;
+    }
+  }
+  if (!joins_after) {
+    ranges_.emplace_hint(after, Key{plane, start}, stop);
+    return true;
+  }
+  auto node = ranges_.extract(after++);
+  node.key().start = start;
+  ranges_.insert(after, std::move(node));
+  return true;
+}
+
+inline Result<std::size_t> SegmentRules::admit(const SegmentDescriptor& descriptor) {
+  const SegmentShape& shape = descriptor.shape;
+  const auto component = find_component(shape.component_id);
+  if (!component.has_value() || shape.logical_count == 0 || shape.elements_per_token == 0 ||
+      descriptor.byte_len == 0)
+    return detail::invalid_handoff("segment has unknown component or empty range");
+  KVPACK_TRY(detail::check_digest(descriptor.sha256, "segment"));
+  const auto width = element_bytes(shape.element_type);
+  if (!width.has_value()) return detail::invalid_handoff("unsupported segment element type");
+  auto bytes = checked_mul<std::uint64_t>(shape.logical_count, shape.elements_per_token);
+  if (bytes.has_value()) bytes = checked_mul(*bytes, *width);
+  if (!bytes.has_value()) return detail::invalid_handoff("segment byte geometry overflow");
+  if (*bytes != descriptor.byte_len)
+    return detail::invalid_handoff("segment byte length disagrees with row geometry");
+  const auto stop = checked_add(shape.logical_start, shape.logical_count);
+  if (!stop.has_value()) return detail::invalid_handoff("segment logical range overflow");
+  // 33 bits of layer, 4 of role, the rest for the component, whose count an 8 MiB header keeps below 2^20.
+  const std::uint64_t layer = shape.layer.has_value() ? std::uint64_t{*shape.layer} + 1 : 0;
+  const std::uint64_t plane =
+      (static_cast<std::uint64_t>(*component) << 37) | (static_cast<std::uint64_t>(shape.role) << 33) | layer;
+  if (!record(plane, shape.logical_start, *stop))
+    return detail::invalid_handoff("overlapping segment logical ranges");
+  return *component;
+}
+
+inline void PayloadHasher::update(ByteSpan bytes) {
+  while (!bytes.empty()) {
+    const ByteSpan block = bytes.first(std::min(bytes.size(), kBlockBytes));
+    segment_.update(block);
+    all_.update(block);
+    bytes = bytes.subspan(block.size());
+  }
+}
+
+inline Digest32 PayloadHasher::finish_segment() {
+  const Digest32 digest = segment_.finish();
+  segment_.reset();
+  return digest;
+}
+
+inline Bytes VerifiedSegment::take_payload() {
+  if (buffer_ != nullptr) return std::move(*buffer_);
+  Bytes out;
+  std::size_t total = 0;
+  for (const ByteSpan piece : pieces_) total += piece.size();
+  out.reserve(total);
+  for (const ByteSpan piece : pieces_) out.insert(out.end(), piece.begin(), piece.end());
+  return out;
+}
+
+}  // namespace kvpack::handoff
