@@ -23,7 +23,8 @@ def span_schedule(position, cut, dflash=None):
     def emit(component, role, layer, start, count, element_type, elements):
         rows.append({"sequence": len(rows), "component_id": component, "role": role, "layer": layer,
                      "logical_start": start, "logical_count": count, "element_type": element_type,
-                     "elements_per_token": elements, "byte_len": count * elements * ELEMENT_BYTES[element_type]})
+                     "elements_per_token": elements,
+                     "byte_len": count * elements * ELEMENT_BYTES[element_type]})
 
     for head in SWA_GROUP_HEADS:
         for start, count in tiles:
@@ -49,7 +50,8 @@ def _target_ids(begin):
 
 
 def _shape(row):
-    return tuple(row[k] for k in ("sequence", "role", "layer", "logical_start", "logical_count", "element_type",
+    return tuple(row[k] for k in ("sequence", "role", "layer", "logical_start", "logical_count",
+                                  "element_type",
                                   "elements_per_token"))
 
 

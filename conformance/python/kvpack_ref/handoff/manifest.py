@@ -3,7 +3,8 @@ import bisect
 import hashlib
 import re
 
-from .canonical import (U32_MAX, U64_MAX, Struct, boolean, canonical, is_digest, list_of, nullable, one_of, parse,
+from .canonical import (U32_MAX, U64_MAX, Struct, boolean, canonical, is_digest, list_of, nullable, one_of,
+                        parse,
                         sha256_hex, string, u32, u64)
 from .errors import validation
 from .mac import tag_hex
@@ -15,13 +16,15 @@ SEGMENT_ROLES = ("nope_key", "nope_value", "swa_key", "swa_value", "nope_tile", 
                  "dflash_value", "auxiliary")
 ELEMENT_BYTES = {"f16_le": 2, "f32_le": 4}
 
-ExactIdentity = Struct({"adapter_sha256": string, "chat_template_sha256": string, "context_policy_sha256": string,
+ExactIdentity = Struct({"adapter_sha256": string, "chat_template_sha256": string,
+                        "context_policy_sha256": string,
                         "model_revision": string, "model_sha256": string, "tokenizer_revision": string,
                         "tokenizer_sha256": string}, closed=True)
 MultimodalIdentity = Struct({"projector_sha256": string, "preprocessing_sha256": string,
                              "image_sequence_sha256": string})
 HmacIdentity = Struct({"key_id": string, "epoch": u64})
-Component = Struct({"id": string, "kind": one_of(COMPONENT_KINDS), "required": boolean, "identity_sha256": string})
+Component = Struct({"id": string, "kind": one_of(COMPONENT_KINDS), "required": boolean,
+                    "identity_sha256": string})
 SegmentDescriptor = Struct({"sequence": u32, "component_id": string, "role": one_of(SEGMENT_ROLES),
                             "logical_start": u64, "logical_count": u64, "element_type": string,
                             "elements_per_token": u32, "byte_len": u64, "sha256": string},
@@ -32,7 +35,8 @@ BeginManifest = Struct({"protocol": string, "transfer_id": string, "generation":
                         "segments": list_of(SegmentDescriptor)},
                        {"multimodal": (nullable(MultimodalIdentity), lambda: None),
                         "deferred_segments": (boolean, lambda: False)})
-SealCore = Struct({"transfer_id": string, "generation": u64, "begin_sha256": string, "descriptor_sha256": string,
+SealCore = Struct({"transfer_id": string, "generation": u64, "begin_sha256": string,
+                   "descriptor_sha256": string,
                    "payload_sha256": string, "segment_count": u32, "total_bytes": u64})
 SealManifest = Struct({"core": SealCore, "hmac_sha256": string})
 
@@ -206,7 +210,8 @@ class RunningSeal:
     def core(self):
         return {"transfer_id": self._begin["transfer_id"], "generation": self._begin["generation"],
                 "begin_sha256": sha256_hex(canonical_begin(self._begin)),
-                "descriptor_sha256": self._descriptors.hexdigest(), "payload_sha256": self._payloads.hexdigest(),
+                "descriptor_sha256": self._descriptors.hexdigest(),
+                "payload_sha256": self._payloads.hexdigest(),
                 "segment_count": self.count, "total_bytes": self.total_bytes}
 
 

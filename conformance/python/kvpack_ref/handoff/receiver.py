@@ -24,6 +24,36 @@ class Sink:
         """Discards the shadow."""
 
 
+class RecordingSink(Sink):
+    """Lists the calls it gets and fails at the one it is told to fail at. `live` is the committed generation."""
+
+    def __init__(self, fails_at=None):
+        self.calls, self.live = [], None
+        self._fails_at, self._generation = fails_at, None
+
+    def _call(self, name):
+        self.calls.append(name)
+        if name == self._fails_at:
+            raise validation(f"sink {name}")
+
+    def begin(self, begin):
+        self._generation = begin["generation"]
+        self._call("begin")
+
+    def segment_ready(self, descriptor, payload):
+        self._call("segment_ready")
+
+    def prepare_commit(self, seal):
+        self._call("prepare_commit")
+
+    def commit(self):
+        self._call("commit")
+        self.live = self._generation
+
+    def abort(self):
+        self._call("abort")
+
+
 class Receiver:
     """One transfer: receiving, then prepared, then committed; aborted at the first refusal."""
 

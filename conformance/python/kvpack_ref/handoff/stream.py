@@ -25,7 +25,8 @@ def produce(begin, descriptors, payloads, key, cut=0):
     seal = sign(begin, descriptors, payloads, key)
     frames = [write_begin(begin, cut)]
     for descriptor, payload in zip(descriptors, payloads):
-        frames.append(write_segment(descriptor["sequence"], descriptor if begin["deferred_segments"] else None, payload))
+        frames.append(write_segment(descriptor["sequence"],
+                                    descriptor if begin["deferred_segments"] else None, payload))
     frames.append(write_seal(seal))
     return b"".join(frames)
 
@@ -97,7 +98,8 @@ def receive(data, policy, sink=None):
     validate_begin(begin, policy.now_ms, policy.key_id, policy.min_epoch, max_segments)
     if max_total_bytes is not None and sum(d["byte_len"] for d in begin["segments"]) > max_total_bytes:
         raise validation(f"transfer exceeds {max_total_bytes} payload bytes")
-    receiver = Receiver(begin, policy.key, _CutSink(sink or Sink(), begin, cut), max_segments, max_total_bytes)
+    receiver = Receiver(begin, policy.key, _CutSink(sink or Sink(), begin, cut), max_segments,
+                        max_total_bytes)
     try:
         _frames(reader, receiver, policy)
     except Refusal:

@@ -77,7 +77,8 @@ def walk(begin):
                 for role in ("key", "value")]
     if begin["schedule"] == "decode-priority":
         table = sorted(table, key=lambda c: c["window_tokens"] == 0)
-    return [_class_plane(begin, c, layer, role) for c in table for layer in class_layers(c) for role in c["roles"]]
+    return [_class_plane(begin, c, layer,
+                         role) for c in table for layer in class_layers(c) for role in c["roles"]]
 
 
 def totals(begin):
@@ -177,7 +178,8 @@ def _check_times(begin, limits):
         raise validation("handoff creation/deadline is invalid or expired")
 
 
-ARMED_FIELDS = ("cached_token_count", "endpoints", "geometry", "identity", "portable_abi", "precision", "strategy",
+ARMED_FIELDS = ("cached_token_count", "endpoints", "geometry", "identity", "portable_abi", "precision",
+                "strategy",
                 "token_ids_sha256", "layout_table")
 
 
@@ -209,13 +211,16 @@ def check_header(begin, planes, index, header):
             raise validation(f"layer frame {index} has an inverted token range")
         if tokens * plane.kv_heads * plane.head_dim * (4 if plane.float32 else 2) > U64_MAX:
             raise validation(f"layer frame {index} byte bound overflow")
-    want = {"schema_version": SCHEMA_VERSION, "transfer_id": begin["transfer_id"], "sequence": index, "layer": layer,
-            "role": role, "logical_token_start": plane.start, "logical_token_end": plane.end, "shape": plane.shape,
+    want = {"schema_version": SCHEMA_VERSION, "transfer_id": begin["transfer_id"], "sequence": index,
+            "layer": layer,
+            "role": role, "logical_token_start": plane.start, "logical_token_end": plane.end,
+            "shape": plane.shape,
             "byte_length": plane.byte_len, "layout_class": None if v1 else plane.layout_class["class"]}
     dtype = header["dtype"]
     if v1:
         typed = dtype is None
     else:
-        typed = (dtype or "float16") == ("float32" if plane.float32 else plane.layout_class["dtype"])
+        tag = "float16" if dtype is None else dtype
+        typed = tag == ("float32" if plane.float32 else plane.layout_class["dtype"])
     if any(header[k] != v for k, v in want.items()) or not typed or not is_digest(header["sha256"]):
         raise validation(message)

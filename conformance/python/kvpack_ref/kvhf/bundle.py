@@ -71,16 +71,13 @@ def _write(path, data, limits, key):
 
 
 def _read(path, max_bytes):
-    try:
-        before = os.lstat(path)
-        if not stat.S_ISREG(before.st_mode):
-            raise validation(f"expected a regular non-symlink file: {path}")
-        if not 1 <= before.st_size <= max_bytes:
-            raise validation(f"file {path} length {before.st_size} is outside 1..={max_bytes}")
-        with open(path, "rb") as f:
-            data = f.read(max_bytes + 1)
-    except OSError as e:
-        raise Refusal("io", str(e)) from None
+    before = os.lstat(path)
+    if not stat.S_ISREG(before.st_mode):
+        raise validation(f"expected a regular non-symlink file: {path}")
+    if not 1 <= before.st_size <= max_bytes:
+        raise validation(f"file {path} length {before.st_size} is outside 1..={max_bytes}")
+    with open(path, "rb") as f:
+        data = f.read(max_bytes + 1)
     if len(data) != before.st_size:
         raise validation(f"file {path} changed while being read")
     return data
@@ -88,6 +85,13 @@ def _read(path, max_bytes):
 
 def open_bundle(path, limits):
     """Reopens a bundle with full verification. Returns the witness."""
+    try:
+        return _open(path, limits)
+    except OSError as e:
+        raise Refusal("io", str(e)) from None
+
+
+def _open(path, limits):
     if os.path.islink(path):
         raise validation(f"bundle must not be a symlink: {path}")
     root = os.path.realpath(path)
@@ -95,7 +99,8 @@ def open_bundle(path, limits):
         if os.path.lexists(root):
             raise validation("bundle path is not a directory")
         raise Refusal("io", f"no such directory: {root}")
-    for name, label in ((BEGIN_FILE, "begin manifest"), (SEAL_FILE, "seal manifest"), (READY_FILE, "READY marker"),
+    for name, label in ((BEGIN_FILE, "begin manifest"), (SEAL_FILE, "seal manifest"),
+                        (READY_FILE, "READY marker"),
                         (LAYERS, "layers directory")):
         entry = os.path.join(root, name)
         if os.path.islink(entry):

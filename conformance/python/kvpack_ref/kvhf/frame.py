@@ -24,7 +24,8 @@ def _none():
     return None
 
 
-Endpoints = Struct(_fields(string, "consumer_engine_abi consumer_node producer_engine_abi producer_node trust_domain"),
+Endpoints = Struct(_fields(string,
+                           "consumer_engine_abi consumer_node producer_engine_abi producer_node trust_domain"),
                    closed=True)
 Geometry = Struct(_fields(u32, "head_dim max_context_tokens num_kv_heads num_layers"), closed=True)
 Precision = Struct(_fields(string, "compute kv weights"), closed=True)
@@ -33,22 +34,29 @@ LayoutClass = Struct({**_fields(string, "class dtype"), "except": list_of(u32), 
                       **_fields(u32, "from head_dim kv_heads step until window_tokens")}, closed=True)
 Begin = Struct({**_fields(u32, "cached_token_count expected_layer_frames schema_version"),
                 **_fields(u64, "created_unix_ms deadline_unix_ms expected_payload_bytes"),
-                **_fields(string, "portable_abi protocol token_ids_sha256 transfer_id"), "endpoints": Endpoints,
+                **_fields(string, "portable_abi protocol token_ids_sha256 transfer_id"),
+                "endpoints": Endpoints,
                 "geometry": Geometry, "identity": ExactIdentity, "precision": Precision,
                 "strategy": one_of((STRATEGY,))},
-               {"hmac_key_id": (nullable(string), _none), "layout_table": (nullable(list_of(LayoutClass)), list),
+               {"hmac_key_id": (nullable(string), _none),
+                "layout_table": (nullable(list_of(LayoutClass)), list),
                 "schedule": (nullable(string), _none)}, closed=True)
-LayerHeader = Struct({"byte_length": u64, "role": Role, "sha256": string, "shape": list_of(u32, 3), "transfer_id": string,
+LayerHeader = Struct({"byte_length": u64, "role": Role, "sha256": string, "shape": list_of(u32, 3),
+                      "transfer_id": string,
                       **_fields(u32, "layer logical_token_end logical_token_start schema_version sequence")},
-                     {"dtype": (nullable(string), _none), "layout_class": (nullable(string), _none)}, closed=True)
+                     {"dtype": (nullable(string), _none), "layout_class": (nullable(string), _none)},
+                     closed=True)
 Canary = Struct({**_fields(string, "post_rope_k_sha256 post_rope_v_sha256"),
                  **_fields(u32, "sample_token_count sample_token_start")}, closed=True)
-Seal = Struct({**_fields(u64, "completed_unix_ms payload_bytes"), **_fields(u32, "frame_count schema_version"),
+Seal = Struct({**_fields(u64, "completed_unix_ms payload_bytes"),
+               **_fields(u32, "frame_count schema_version"),
                **_fields(string, "artifact_sha256 descriptor_chain_sha256 payload_sha256 protocol token_ids_sha256"),
                "prompt_token_ids": list_of(u32), "strategy": one_of((STRATEGY,)), "transfer_id": string},
-              {"artifact_hmac_sha256": (nullable(string), _none), "canary": (nullable(Canary), _none)}, closed=True)
+              {"artifact_hmac_sha256": (nullable(string), _none), "canary": (nullable(Canary), _none)},
+              closed=True)
 Abort = Struct({**_fields(string, "code protocol transfer_id"), "schema_version": u32}, closed=True)
-Ack = Struct({**_fields(string, "artifact_sha256 protocol status transfer_id"), "schema_version": u32}, closed=True)
+Ack = Struct({**_fields(string, "artifact_sha256 protocol status transfer_id"), "schema_version": u32},
+             closed=True)
 MANIFESTS = {"begin": Begin, "layer": LayerHeader, "seal": Seal, "abort": Abort, "ack": Ack}
 _OPTIONAL = frozenset(name for s in MANIFESTS.values() for name in s.defaults)
 
@@ -70,7 +78,8 @@ def write_frame(kind, manifest, payload=b"", max_json=MAX_JSON_BYTES, max_payloa
         raise validation(f"frame JSON length {len(raw)} is outside configured bounds")
     if len(payload) > max_payload:
         raise validation(f"frame payload length {len(payload)} exceeds {max_payload}")
-    return MAGIC + struct.pack(">BBHIQ", SCHEMA_VERSION, NUMBERS[kind], 0, len(raw), len(payload)) + raw + payload
+    return MAGIC + struct.pack(">BBHIQ", SCHEMA_VERSION, NUMBERS[kind], 0, len(raw),
+                               len(payload)) + raw + payload
 
 
 class FrameReader:

@@ -90,7 +90,8 @@ def make_seal(begin, headers, payloads, tokens, completed_ms, canary=None, key=N
     core = {"completed_unix_ms": completed_ms, "descriptor_chain_sha256": descriptor_chain(headers),
             "frame_count": len(headers), "payload_bytes": sum(map(len, payloads)),
             "payload_sha256": payload.hexdigest(), "prompt_token_ids": tokens, "protocol": PROTOCOL,
-            "schema_version": SCHEMA_VERSION, "strategy": begin["strategy"], "token_ids_sha256": token_ids_sha256(tokens),
+            "schema_version": SCHEMA_VERSION, "strategy": begin["strategy"],
+            "token_ids_sha256": token_ids_sha256(tokens),
             "transfer_id": begin["transfer_id"], "canary": canary}
     seal = {**core, "artifact_sha256": artifact_sha256(begin, headers, core)}
     if key is not None:
@@ -103,7 +104,8 @@ def produce(begin, payloads, tokens, completed_ms, canary=None, key=None, tags=T
     planes = walk(begin)
     if len(planes) != len(payloads):
         raise validation(f"the walk has {len(planes)} planes, {len(payloads)} were given")
-    headers = [make_header(begin, plane, n, payload, tags) for n, (plane, payload) in enumerate(zip(planes, payloads))]
+    headers = [make_header(begin, plane, n, payload, tags) for n,
+               (plane, payload) in enumerate(zip(planes, payloads))]
     seal = make_seal(begin, headers, payloads, tokens, completed_ms, canary, key)
     layers = [write_frame("layer", h, p) for h, p in zip(headers, payloads)]
     return write_frame("begin", begin) + b"".join(layers) + write_frame("seal", seal)
