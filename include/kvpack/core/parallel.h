@@ -1,0 +1,104 @@
+/// Work over the chunks of a cut on the caller's choice of threads, with the verdict of doing it one by one.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "kvpack/base/result.h"
+
+namespace kvpack {
+
+/// Lets workers that finish out of order act in order: item i's turn comes when all before it have ended.
+class OrderedTurns {
+ public:
+  /// Blocks until it is item `i`'s turn. False when an earlier item has failed: nothing is to be done any
+  /// more.
+  bool wait(std::size_t i) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stopped_ || next_ == i; });
+    return !stopped_;
+  }
+  void end_turn(bool ok) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!ok) stopped_ = true;
+      ++next_;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t next_ = 0;
+  bool stopped_ = false;
+};
+
+/// Calls job(worker, i) once for each i in [0, count), on up to `parallelism` threads (the caller's is one of
+/// them).
+///
+/// Items are begun in order, and none is begun after a failure, so that every item before the first failure
+/// has ended: the result is the error of the smallest failing i, as if the items had been done one by one.
+/// @param make_worker  () -> W, called once per thread before it starts: buffers that are reused from item to
+/// item
+/// @param job          (W&, std::size_t) -> Status; out of memory inside a job ends as kNoMemory
+template <class MakeWorker, class Job>
+Status for_each_in_parallel(std::size_t count, unsigned parallelism, MakeWorker&& make_worker, Job&& job) {
+  struct Failure {
+    std::size_t index;
+    Error error;
+  };
+  std::mutex mutex;
+  std::size_t next = 0;
+  std::optional<Failure> first_failure;
+
+  const auto run = [&](auto& worker) {
+    for (;;) {
+      std::size_t i = 0;
+      {
+        const std::lock_guard lock(mutex);
+        if (first_failure || next == count) return;
+        i = next++;
+      }
+      Status status = [&]() -> Status {
+        try {
+          return job(worker, i);
+        } catch (const std::bad_alloc&) {
+          return fail(ErrorCode::kNoMemory, "out of memory");
+        }
+      }();
+      if (status.has_value()) continue;
+      const std::lock_guard lock(mutex);
+      if (!first_failure || i < first_failure->index) first_failure = Failure{i, std::move(status.error())};
+    }
+  };
+
+  auto own_worker = make_worker();
+  std::vector<decltype(own_worker)> workers;
+  const std::size_t extra =
+      count == 0 ? 0 : std::min<std::size_t>(parallelism == 0 ? 0 : parallelism - 1, count - 1);
+  workers.reserve(extra);
+  for (std::size_t k = 0; k < extra; ++k) workers.push_back(make_worker());
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(extra);
+    for (auto& worker : workers) {
+      try {
+        threads.emplace_back([&run, &worker] { run(worker); });
+      } catch (const std::system_error&) {
+        break;  // The system gives no more threads: fewer do the same work.
+      }
+    }
+    run(own_worker);
+  }
+  if (first_failure) return std::move(first_failure->error);
+  return success();
+}
+
+}  // namespace kvpack

@@ -1,0 +1,85 @@
+/// Span policy: where a writer cuts the token stream of a state into chunks. docs/format/chain.md §Chunking
+#pragma once
+
+#include <vector>
+
+#include "kvpack/core/family.h"
+
+namespace kvpack {
+
+/// How spans are chosen. Every policy gives valid manifests; content ids are shared only between equal spans.
+struct SpanPolicy {
+  enum class Rule : std::uint8_t {
+    kAligned,   ///< Cuts fall on absolute multiples of the grain, so that saves of one prefix share chunks.
+    kUpstream,  ///< Runs of as many tokens as fit 4 MiB from the first token: byte-equal manifests with
+                ///< upstream.
+  };
+
+  Rule rule = Rule::kAligned;
+  std::uint32_t grain_tokens = 2'048;     ///< A multiple of 256.
+  std::uint32_t window_grain_tokens = 0;  ///< The same for tail-window states; 0 cuts them in plain runs.
+};
+
+/// Spans that partition tokens [start, start + count) of a state.
+/// @pre the state is valid (validate_family)
+/// @error kState the grain is no multiple of 256; kBounds one token exceeds 4 MiB, more than 65,536 chunks,
+/// overflow
+Result<std::vector<ChunkSpan>> plan_spans(const StaticState& state, std::uint64_t start, std::uint64_t count,
+                                          const SpanPolicy& policy);
+
+// ---------------------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// Tokens of the next chunk at position `token`, at least 1.
+/// @param per    tokens that fit 4 MiB
+/// @param grain  multiple of 256, or 0 for plain runs
+constexpr std::uint64_t next_span_tokens(std::uint64_t token, std::uint64_t end, std::uint64_t per,
+                                         std::uint64_t grain) noexcept {
+  std::uint64_t boundary = end;
+  if (grain != 0) {
+    const std::uint64_t step =
+        per >= kPrefixBlockTokens
+            ? kPrefixBlockTokens * std::min(grain / kPrefixBlockTokens, per / kPrefixBlockTokens)
+            : kPrefixBlockTokens;
+    boundary = std::min(end, token - token % step + step);
+  }
+  return std::min(per, boundary - token);
+}
+
+}  // namespace detail
+
+inline Result<std::vector<ChunkSpan>> plan_spans(const StaticState& state, std::uint64_t start,
+                                                 std::uint64_t count, const SpanPolicy& policy) {
+  if (policy.grain_tokens == 0 || policy.grain_tokens % kPrefixBlockTokens != 0 ||
+      policy.window_grain_tokens % kPrefixBlockTokens != 0)
+    return fail(ErrorCode::kState, "span grain must be a multiple of 256 tokens");
+  const auto bytes_per_token =
+      checked_mul<std::uint64_t>(state.elements_per_token, dtype_width_bytes(state.dtype));
+  if (!bytes_per_token || *bytes_per_token == 0 || *bytes_per_token > kMaxChunkPlaintextBytes)
+    return fail(ErrorCode::kBounds, "one state token does not fit in a bounded chunk");
+  const auto end = checked_add(start, count);
+  const auto end_offset = end ? checked_mul(*end, *bytes_per_token) : std::nullopt;
+  // A boundary may lie up to one step behind the end, so the end keeps that distance from the top of u64.
+  if (!end_offset || *end > std::numeric_limits<std::uint64_t>::max() - policy.grain_tokens -
+                                policy.window_grain_tokens - kPrefixBlockTokens)
+    return fail(ErrorCode::kBounds, "state plaintext end offset overflows u64");
+
+  const bool tail = state.token_axis_rule == TokenAxisRule::kTailWindow;
+  const std::uint64_t grain = policy.rule == SpanPolicy::Rule::kUpstream ? 0
+                              : tail                                     ? policy.window_grain_tokens
+                                                                         : policy.grain_tokens;
+  const std::uint64_t per = kMaxChunkPlaintextBytes / *bytes_per_token;
+  std::vector<ChunkSpan> spans;
+  for (std::uint64_t token = start; token < *end;) {
+    const std::uint64_t tokens = detail::next_span_tokens(token, *end, per, grain);
+    if (spans.size() == kMaxChunksPerState)
+      return fail(ErrorCode::kBounds, "state chunk count is outside bounds");
+    spans.push_back(
+        {token, tokens, token * *bytes_per_token, static_cast<std::uint32_t>(tokens * *bytes_per_token)});
+    token += tokens;
+  }
+  return spans;
+}
+
+}  // namespace kvpack
