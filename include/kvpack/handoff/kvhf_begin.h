@@ -7,11 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "kvpack/core/canonical_json.h"
-#include "kvpack/crypto/sha256.h"
+#include "kvpack/handoff/begin.h"
 #include "kvpack/handoff/kvhf_envelope.h"
 #include "kvpack/handoff/kvhf_layout_table.h"
-#include "kvpack/handoff/mac_key.h"
 
 namespace kvpack::kvhf {
 
@@ -43,18 +41,6 @@ struct Geometry {
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };
 
-/// The compatibility namespace: five SHA-256 digest strings and two revision labels of at most 256 bytes.
-struct Identity {
-  std::string adapter_sha256;
-  std::string chat_template_sha256;
-  std::string context_policy_sha256;
-  std::string model_revision;
-  std::string model_sha256;
-  std::string tokenizer_revision;
-  std::string tokenizer_sha256;
-  friend bool operator==(const Identity&, const Identity&) = default;
-};
-
 struct Precision {
   std::string compute;
   std::string kv;
@@ -72,7 +58,7 @@ struct Begin {
   std::uint64_t expected_payload_bytes = 0;
   Geometry geometry;
   std::optional<std::string> hmac_key_id;  ///< Names the tenant key; then the seal must carry a tag.
-  Identity identity;
+  handoff::ExactIdentity identity;  ///< Five digest strings and two revision labels of at most 256 bytes.
   std::vector<LayoutClass> layout_table;
   std::string portable_abi;
   Precision precision;
@@ -134,7 +120,7 @@ struct ArmedExpectations {
   std::uint32_t cached_token_count = 0;
   Endpoints endpoints;
   Geometry geometry;
-  Identity identity;
+  handoff::ExactIdentity identity;
   std::vector<LayoutClass> layout_table;
   std::string portable_abi;
   Precision precision;
@@ -169,9 +155,6 @@ inline constexpr std::array<std::string_view, 5> kEndpointKeys{
     "consumer_engine_abi", "consumer_node", "producer_engine_abi", "producer_node", "trust_domain"};
 inline constexpr std::array<std::string_view, 4> kGeometryKeys{"head_dim", "max_context_tokens",
                                                                "num_kv_heads", "num_layers"};
-inline constexpr std::array<std::string_view, 7> kIdentityKeys{
-    "adapter_sha256", "chat_template_sha256", "context_policy_sha256", "model_revision",
-    "model_sha256",   "tokenizer_revision",   "tokenizer_sha256"};
 inline constexpr std::array<std::string_view, 3> kPrecisionKeys{"compute", "kv", "weights"};
 inline constexpr std::array<std::string_view, 10> kClassKeys{
     "class", "dtype", "except", "from", "head_dim", "kv_heads", "roles", "step", "until", "window_tokens"};
@@ -222,18 +205,6 @@ inline Result<Geometry> read_geometry(const JsonFields& fields) {
   KVPACK_TRY_ASSIGN(out.max_context_tokens, fields.number<std::uint32_t>("max_context_tokens"));
   KVPACK_TRY_ASSIGN(out.num_kv_heads, fields.number<std::uint32_t>("num_kv_heads"));
   KVPACK_TRY_ASSIGN(out.num_layers, fields.number<std::uint32_t>("num_layers"));
-  return out;
-}
-
-inline Result<Identity> read_identity(const JsonFields& fields) {
-  Identity out;
-  KVPACK_TRY_ASSIGN(out.adapter_sha256, fields.text("adapter_sha256"));
-  KVPACK_TRY_ASSIGN(out.chat_template_sha256, fields.text("chat_template_sha256"));
-  KVPACK_TRY_ASSIGN(out.context_policy_sha256, fields.text("context_policy_sha256"));
-  KVPACK_TRY_ASSIGN(out.model_revision, fields.text("model_revision"));
-  KVPACK_TRY_ASSIGN(out.model_sha256, fields.text("model_sha256"));
-  KVPACK_TRY_ASSIGN(out.tokenizer_revision, fields.text("tokenizer_revision"));
-  KVPACK_TRY_ASSIGN(out.tokenizer_sha256, fields.text("tokenizer_sha256"));
   return out;
 }
 
@@ -313,7 +284,9 @@ inline Result<Begin> read_begin(const JsonDocument& document) {
   KVPACK_TRY_ASSIGN(out.expected_payload_bytes, fields.number<std::uint64_t>("expected_payload_bytes"));
   KVPACK_TRY_ASSIGN(out.geometry, read_struct(fields, "geometry", kGeometryKeys, read_geometry));
   KVPACK_TRY_ASSIGN(out.hmac_key_id, fields.optional_text("hmac_key_id"));
-  KVPACK_TRY_ASSIGN(out.identity, read_struct(fields, "identity", kIdentityKeys, read_identity));
+  KVPACK_TRY_ASSIGN(const JsonValue* identity, fields.required("identity"));
+  const JsonPath identity_path = fields.path("identity");
+  KVPACK_TRY_ASSIGN(out.identity, handoff::parse_exact_identity(*identity, identity_path));
   KVPACK_TRY_ASSIGN(out.layout_table, read_table(fields));
   KVPACK_TRY_ASSIGN(out.portable_abi, fields.text("portable_abi"));
   KVPACK_TRY_ASSIGN(out.precision, read_struct(fields, "precision", kPrecisionKeys, read_precision));
@@ -389,7 +362,7 @@ inline Status check_precision(const Precision& precision) {
 
 inline Status check_names(const Begin& begin) {
   const Endpoints& ends = begin.endpoints;
-  const Identity& identity = begin.identity;
+  const handoff::ExactIdentity& identity = begin.identity;
   const bool labels =
       std::ranges::all_of(std::array{&ends.consumer_engine_abi, &ends.consumer_node,
                                      &ends.producer_engine_abi, &ends.producer_node, &ends.trust_domain,
