@@ -109,8 +109,10 @@ class FrameReader {
   /// @error kValidation  no header is pending @error kIo  its payload has not been read
   Result<Frame> take();
 
-  /// Whether the stream can be given to somebody else: it stands between two frames or inside an envelope.
-  /// @error kValidation  a header is pending
+  /// No byte of the next frame has been read.
+  bool is_between_frames() const noexcept { return !header_ && !envelope_ && filled_ == 0; }
+
+  /// Whether the stream can be given to somebody else. @error kValidation  a header is pending
   Status release() const;
 
  private:
