@@ -433,6 +433,23 @@ def written_frames():
             for kind, fields, raw in rows]
 
 
+def sign_cases():
+    """Signing: what is refused, and a transfer without segments."""
+    p, q = b"\x01\x02", b"\x03\x04"
+    rows = [descriptor(0, p), descriptor(1, q, start=1)]
+    out = []
+    for name, descriptors, payloads in (
+            ("two", rows, [p, q]), ("none", [], []), ("payload-missing", rows, [p]), ("descriptor-missing", rows[:1], [p, q]),
+            ("sequence", [rows[0], {**rows[1], "sequence": 2}], [p, q]),
+            ("length", [rows[0], {**rows[1], "byte_len": 4}], [p, q]), ("payload", rows, [p, b"\x03\x05"]),
+            ("digest-upper", [{**rows[0], "sha256": rows[0]["sha256"].upper()}, rows[1]], [p, q])):
+        row = {"name": name, "key_hex": KEY.hex(), "begin": fixture_begin(segments=rows), "descriptors": descriptors,
+               "payloads_hex": [x.hex() for x in payloads]}
+        verdict = outcome(lambda: row.update(seal=manifest.sign(typed_begin(row["begin"]), descriptors, payloads, KEY)))
+        out.append({**row, **verdict})
+    return out
+
+
 def _receiver_row(name, begin, ops, fails_at=None):
     sink = RecordingSink(fails_at)
 

@@ -5,28 +5,18 @@ from ..kvhf import cases as kv_cases
 from . import cases
 
 SCHEMA = "kvpack.handoff-vectors.v1"
+SOURCE = "kvpack_ref, from docs/protocol and fixed inputs; message null = the library's own words, or none"
 
 
 def vectors():
     """The whole file as a value."""
-    return {"schema": SCHEMA,
-            "source": "kvpack_ref, from docs/protocol and fixed inputs alone; message null = the library's own words, or none",
-            "json": cases.json_vectors(), "mac": cases.mac_vectors(), "transfers": cases.transfers(),
-            "begin_cases": cases.begin_cases(),
-            "frame_cases": cases.frame_cases(), "written_frames": cases.written_frames(),
-            "receiver_cases": cases.receiver_cases(),
-            "deferred_descriptor_cases": cases.deferred_descriptor_cases(),
-            "admission_cases": cases.admission_cases(),
-            "house_time_cases": cases.house_time_cases(), "stream_cases": cases.stream_cases(),
-            "kvhf": kv_cases.kvhf(),
-            "kvhf_begin_cases": kv_cases.kvhf_begin_cases(),
-            "kvhf_layout_cases": kv_cases.kvhf_layout_cases(),
-            "kvhf_frame_cases": kv_cases.kvhf_frame_cases(),
-            "kvhf_header_cases": kv_cases.kvhf_header_cases(),
-            "kvhf_stream_cases": kv_cases.kvhf_stream_cases(),
-            "kvhf_session_cases": kv_cases.kvhf_session_cases(),
-            "kvhf_spray_cases": kv_cases.kvhf_spray_cases(), "kvhf_armed_cases": kv_cases.kvhf_armed_cases(),
-            "ledger": cases.ledger_vectors(),
+    handoff = ("begin_cases", "frame_cases", "written_frames", "sign_cases", "receiver_cases", "deferred_descriptor_cases",
+               "admission_cases", "house_time_cases", "stream_cases")
+    kvhf = ("kvhf", "kvhf_begin_cases", "kvhf_layout_cases", "kvhf_frame_cases", "kvhf_header_cases", "kvhf_stream_cases",
+            "kvhf_session_cases", "kvhf_spray_cases", "kvhf_armed_cases")
+    return {"schema": SCHEMA, "source": SOURCE, "json": cases.json_vectors(), "mac": cases.mac_vectors(),
+            "transfers": cases.transfers(), **{name: getattr(cases, name)() for name in handoff},
+            **{name: getattr(kv_cases, name)() for name in kvhf}, "ledger": cases.ledger_vectors(),
             "schedule": cases.schedule_vectors()}
 
 

@@ -218,7 +218,8 @@ def kvhf_layout_cases():
             typed = kv_frame.decode("begin", raw)
             kv_begin.validate(typed, kv_begin.Limits(**LIMITS))
             row["walk"] = [[p.layer, p.role] for p in kv_begin.walk(typed)]
-        out.append({**row, **outcome(body)})
+        verdict = outcome(body)
+        out.append({**row, **verdict})
     return out
 
 
@@ -280,7 +281,8 @@ def kvhf_frame_cases():
             kind, _ = reader.header()
             reader.payload()
             case["kind"] = kind
-        out.append({**case, **outcome(body)})
+        verdict = outcome(body)
+        out.append({**case, **verdict})
     return out
 
 
