@@ -28,6 +28,9 @@ class PlaneLayout {
   /// True when tokens follow each other in wire order, so that any token range is one piece of memory.
   bool is_wire_order() const noexcept { return outer_.empty() && token_stride_ == bytes_per_token_; }
 
+  /// True when two elements may share memory: such a plane can be read, but nothing can be restored into it.
+  bool may_overlap() const noexcept { return may_overlap_; }
+
   /// Tokens [first, first + out.size() / bytes_per_token) of `plane`, in wire order.
   /// @pre plane.size() >= footprint_bytes(); the tokens lie in the plane
   void gather(ByteSpan plane, std::uint64_t first, MutableByteSpan out) const;
@@ -45,6 +48,7 @@ class PlaneLayout {
   std::uint64_t bytes_per_token_ = 0;
   std::uint64_t footprint_bytes_ = 0;
   std::uint64_t token_stride_ = 0;
+  bool may_overlap_ = false;
   std::uint64_t run_bytes_ = 0;  ///< Innermost piece that is contiguous in both orders.
   std::vector<Loop> outer_{};    ///< Loops around the run within one token, outermost first.
   std::vector<std::uint64_t> byte_strides_{};
@@ -59,6 +63,20 @@ inline Shape shape_with_tokens(const StaticState& state, std::uint64_t tokens) {
   Shape shape{state.dimensions};
   shape.dimensions[state.token_axis] = tokens;
   return shape;
+}
+
+/// Going up the strides, each must step over everything that the smaller ones reach.
+inline bool strides_may_overlap(const Shape& shape, std::span<const std::uint64_t> strides) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> by_stride;
+  for (std::size_t i = 0; i < strides.size(); ++i)
+    if (shape.dimensions[i] > 1) by_stride.emplace_back(strides[i], shape.dimensions[i]);
+  std::ranges::sort(by_stride);
+  std::uint64_t reach = 1;  // The footprint has been proved to fit, so no sum here overflows.
+  for (const auto& [stride, dimension] : by_stride) {
+    if (stride < reach) return true;
+    reach += stride * (dimension - 1);
+  }
+  return false;
 }
 
 }  // namespace detail
@@ -92,6 +110,7 @@ inline Result<PlaneLayout> PlaneLayout::strided(const StaticState& state, std::u
   if (!bytes_per_token) return fail(ErrorCode::kBounds, "bytes per token overflows u64");
   layout.bytes_per_token_ = *bytes_per_token;
   layout.token_stride_ = byte_strides[state.token_axis];
+  layout.may_overlap_ = detail::strides_may_overlap(shape, element_strides);
   layout.run_bytes_ = width;
   // From the innermost dimension outward: what continues the run joins it, what does not becomes a loop.
   for (std::size_t i = state.dimensions.size(); i-- > 0;) {
@@ -115,7 +134,7 @@ void PlaneLayout::for_each_run(std::uint64_t first, std::uint64_t tokens, Copy&&
       copy(static_cast<std::size_t>(place), wire);
       wire += static_cast<std::size_t>(run_bytes_);
       more = false;
-      for (std::size_t d = outer_.size(); d-- > 0 && !more;) {
+      for (std::size_t d = outer_.size(); d-- > 0;) {
         place += outer_[d].stride;
         more = ++index[d] < outer_[d].count;
         if (more) break;

@@ -1,0 +1,397 @@
+/// Saves one cut: planes in, chunk objects out in order, then a manifest and its pack. docs/format/chain.md
+/// §Writing
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "kvpack/core/chain.h"
+#include "kvpack/core/chunk.h"
+#include "kvpack/core/pack.h"
+#include "kvpack/core/parallel.h"
+#include "kvpack/core/plane.h"
+#include "kvpack/core/prefix_chain.h"
+#include "kvpack/core/span_policy.h"
+
+namespace kvpack {
+
+/// One state's memory, as the caller has it. It is read only during the call and must keep still.
+struct PlaneView {
+  ByteSpan bytes;  ///< Holds tokens [token_start, token_start + token_count).
+  std::uint64_t token_start = 0;
+  std::uint64_t token_count = 0;
+  std::vector<std::uint64_t> byte_strides{};  ///< One per dimension; empty for a row-major plane.
+};
+
+/// Everything that a cut is made of. What is pointed to must outlive the call.
+struct CutInput {
+  const KeySchedule* keys = nullptr;
+  const IdentifiedFamily* family = nullptr;
+  SemanticModelId semantic_model{};
+  std::span<const AuxiliaryInputId> auxiliary{};
+  std::span<const std::uint32_t> tokens{};  ///< The complete list of the cut, for a delta too.
+  std::span<const PlaneView>
+      planes{};  ///< One per state, in family order. A tail-window plane holds its window.
+  std::span<const AtomicGroup> groups{};  ///< Empty: one group of all states.
+  std::span<const std::uint16_t>
+      sidecar_sinks{};  ///< Per state the sinks of its statistics sidecar, 0 none; or empty.
+  SpanPolicy spans{};
+  bool encrypt_chunks = false;
+  bool encrypt_manifest = false;
+  const ManifestChain* parent =
+      nullptr;               ///< Writes a delta on this cut; at depth 7 a full manifest by reference.
+  unsigned parallelism = 1;  ///< Threads. Changes no byte and no verdict.
+};
+
+struct SavedCut {
+  CutManifest manifest;
+  EncodedPack pack;
+  std::vector<PrefixNode> prefix_nodes;  ///< By which this cut and its prefixes are found.
+  std::uint64_t chunk_count = 0;         ///< Chunks written by this call.
+  std::uint64_t payload_bytes = 0;       ///< Their plaintext.
+};
+
+/// Encodes the planes into chunks, gives them to `sink`, and returns the pack, which is to be stored last.
+/// The payload is copied once, into the objects. Memory: two chunks per thread.
+/// @param random  salts and nonces, drawn in chunk order; not used without encryption
+/// @error kState planes, groups or tokens do not fit the family; kExpectation the parent is no parent of this
+/// cut;
+///        kQuota compaction exceeds the chunk bound; kBounds kSemantics kIo, and whatever the sink returns
+Result<SavedCut> save_cut(const CutInput& input, ChunkSink& sink, RandomSource& random);
+
+// ---------------------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// One state on its way into a manifest.
+struct StatePlan {
+  const StaticState* fixed = nullptr;
+  const PlaneView* plane = nullptr;
+  PlaneLayout layout{};
+  RealizedState realized{};
+  std::vector<ChunkRef> refs{};
+  std::uint16_t sinks = 0;
+};
+
+struct ChunkJob {
+  std::size_t state_index = 0;
+  std::size_t span_index = 0;
+};
+
+inline Error bad_plane(const StaticState& state, std::string message) {
+  return in_state(fail(ErrorCode::kState, std::move(message)), state.key);
+}
+
+/// The realized strides, in elements: the plane's own for a strided state, row-major otherwise.
+inline Result<std::vector<std::uint64_t>> realized_strides(const StaticState& fixed, const PlaneView& plane,
+                                                           const Shape& full_shape) {
+  if (fixed.layout == Layout::kContiguous || plane.byte_strides.empty())
+    return contiguous_strides(full_shape);
+  std::vector<std::uint64_t> strides = plane.byte_strides;
+  for (std::uint64_t& stride : strides) stride /= dtype_width_bytes(fixed.dtype);
+  return strides;
+}
+
+/// Range, shapes, strides, sizes and spans of one state; the plane is proved to hold what will be read.
+inline Result<StatePlan> plan_state(const StaticState& fixed, const PlaneView& plane, std::uint64_t cut,
+                                    std::uint64_t parent_tokens, const SpanPolicy& policy) {
+  const bool tail = fixed.token_axis_rule == TokenAxisRule::kTailWindow;
+  const auto plane_end = checked_add(plane.token_start, plane.token_count);
+  const std::uint64_t start = tail ? plane.token_start : parent_tokens;
+  if (!plane_end || plane.token_count == 0 || *plane_end != cut || plane.token_start > start)
+    return bad_plane(fixed, "plane does not hold the tokens of the cut");
+  if (tail && parent_tokens != 0)
+    return in_state(fail(ErrorCode::kSemantics, "tail-window states require one nonempty full snapshot"),
+                    fixed.key);
+
+  StatePlan plan{.fixed = &fixed, .plane = &plane};
+  auto layout = plane.byte_strides.empty()
+                    ? PlaneLayout::row_major(fixed, plane.token_count)
+                    : PlaneLayout::strided(fixed, plane.token_count, plane.byte_strides);
+  if (!layout.has_value()) return in_state(std::move(layout.error()), fixed.key);
+  plan.layout = *std::move(layout);
+  if (fixed.layout == Layout::kStrided && plan.layout.may_overlap())
+    return bad_plane(fixed, "strided state cannot be restored: its elements overlap");
+  if (plan.layout.footprint_bytes() > plane.bytes.size())
+    return bad_plane(fixed, "plane is shorter than its shape")
+        .with("found", std::to_string(plane.bytes.size()))
+        .with("expected", std::to_string(plan.layout.footprint_bytes()));
+
+  const std::uint32_t width = dtype_width_bytes(fixed.dtype);
+  RealizedState& r = plan.realized;
+  r.key = fixed.key;
+  r.logical_start = start;
+  r.logical_count = cut - start;
+  r.absolute_position = cut;
+  r.full_shape = shape_with_tokens(fixed, tail ? r.logical_count : cut);
+  r.segment_shape = shape_with_tokens(fixed, r.logical_count);
+  KVPACK_TRY_ASSIGN(r.strides, realized_strides(fixed, plane, r.full_shape));
+  const auto offset_elements = checked_mul(tail ? 0 : start, r.strides[fixed.token_axis]);
+  const auto offset = offset_elements ? checked_mul<std::uint64_t>(*offset_elements, width) : std::nullopt;
+  if (!offset) return fail(ErrorCode::kBounds, "physical token offset overflows u64");
+  r.physical_offset_bytes = *offset;
+  KVPACK_TRY_ASSIGN(r.physical_span_bytes, physical_footprint_bytes(r.segment_shape, r.strides, width));
+  KVPACK_TRY_ASSIGN(r.complete_physical_bytes, physical_footprint_bytes(r.full_shape, r.strides, width));
+  auto spans = plan_spans(fixed, start, r.logical_count, policy);
+  if (!spans.has_value()) return in_state(std::move(spans.error()), fixed.key);
+  r.chunk_spans = *std::move(spans);
+  plan.refs.resize(r.chunk_spans.size());
+  return plan;
+}
+
+/// The rules for standing on a parent: it is a strict prefix under the same identity and in the active epoch.
+inline Status check_delta_parent(const CutInput& input, const Id32& auxiliary_root) {
+  const CutManifest& parent = input.parent->head();
+  const std::uint64_t parent_tokens = parent.input_cut.token_count;
+  if (parent_tokens >= input.tokens.size())
+    return fail(ErrorCode::kExpectation, "delta parent cut is not a strict prefix of the child input");
+  PrefixChain chain(*input.keys, input.semantic_model, input.family->id(), auxiliary_root);
+  std::vector<PrefixNode> nodes;
+  chain.push(input.tokens.first(static_cast<std::size_t>(parent_tokens)), nodes);
+  chain.finish(nodes);
+  if (chain.tip() != parent.input_cut.token_root || auxiliary_root != parent.input_cut.auxiliary_input_root)
+    return fail(ErrorCode::kExpectation, "delta parent cut does not identify the exact child prefix");
+  const std::uint64_t epoch = input.keys->epoch();
+  const bool chunks_in_epoch = std::ranges::all_of(parent.payload, [&](const PayloadState& state) {
+    return std::ranges::all_of(state.chunks, [&](const ChunkRef& ref) { return ref.key_epoch == epoch; });
+  });
+  if (parent.semantic_model != input.semantic_model || parent.family != input.family->family() ||
+      parent.tenant != input.keys->tenant() || parent.key_epoch != epoch || !chunks_in_epoch)
+    return fail(ErrorCode::kExpectation, "delta parent is not compatible with the declared child");
+  return success();
+}
+
+/// Salt and nonce that were drawn in chunk order.
+class DrawnRandom final : public RandomSource {
+ public:
+  using Draw = std::array<std::uint8_t, kAeadSaltBytes + kAeadNonceBytes>;
+  explicit DrawnRandom(const Draw& draw) noexcept : rest_(draw) {}
+  Status fill(MutableByteSpan out) override {
+    assert(out.size() <= rest_.size());
+    std::ranges::copy(rest_.first(out.size()), out.begin());
+    rest_ = rest_.subspan(out.size());
+    return success();
+  }
+
+ private:
+  ByteSpan rest_;
+};
+
+/// Buffers of one thread.
+struct EncodeWorker {
+  Bytes object;
+  Bytes gathered;
+};
+
+/// Encodes one chunk into the worker's buffer.
+inline Result<ChunkRef> encode_planned_chunk(const CutInput& input, const StatePlan& plan,
+                                             const ChunkSpan& span, const DrawnRandom::Draw& draw,
+                                             EncodeWorker& worker) {
+  const StaticState& fixed = *plan.fixed;
+  const std::size_t room = max_chunk_object_bytes(fixed.codec, span.plaintext_bytes, input.encrypt_chunks);
+  if (worker.object.size() < room) worker.object.resize(room);
+  const std::uint64_t first = span.token_start - plan.plane->token_start;
+  ByteSpan plaintext;
+  if (plan.layout.is_wire_order()) {
+    plaintext = plan.plane->bytes.subspan(static_cast<std::size_t>(first * plan.layout.bytes_per_token()),
+                                          span.plaintext_bytes);
+  } else {
+    const bool in_place = fixed.codec == Codec::kRaw && !input.encrypt_chunks;
+    if (!in_place && worker.gathered.size() < span.plaintext_bytes)
+      worker.gathered.resize(span.plaintext_bytes);
+    const MutableByteSpan place = in_place ? chunk_plaintext_place(worker.object, span.plaintext_bytes)
+                                           : MutableByteSpan(worker.gathered).first(span.plaintext_bytes);
+    plan.layout.gather(plan.plane->bytes, first, place);
+    plaintext = place;
+  }
+  StatsSidecar sidecar;
+  if (plan.sinks != 0) {
+    KVPACK_TRY_ASSIGN(
+        sidecar, derive_stats_sidecar(plaintext, span.token_count, fixed.elements_per_token, plan.sinks));
+  }
+  DrawnRandom random(draw);
+  return encode_chunk_into({.keys = input.keys,
+                            .family = input.family,
+                            .state = &fixed.key,
+                            .span = span,
+                            .plaintext = plaintext,
+                            .encrypt = input.encrypt_chunks,
+                            .sidecar = plan.sinks == 0 ? nullptr : &sidecar},
+                           random, worker.object);
+}
+
+/// Encodes every planned chunk, in parallel, and hands the objects over in (state, span) order.
+inline Status encode_planned_chunks(const CutInput& input, std::vector<StatePlan>& plans, ChunkSink& sink,
+                                    RandomSource& random) {
+  std::vector<ChunkJob> jobs;
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    for (std::size_t k = 0; k < plans[i].refs.size(); ++k) jobs.push_back({i, k});
+  std::vector<DrawnRandom::Draw> draws(input.encrypt_chunks ? jobs.size() : 1);
+  if (input.encrypt_chunks)
+    for (auto& draw : draws) KVPACK_TRY(random.fill(draw));
+  OrderedTurns turns;
+  return for_each_in_parallel(
+      jobs.size(), input.parallelism, [] { return EncodeWorker{}; },
+      [&](EncodeWorker& worker, std::size_t i) -> Status {
+        StatePlan& plan = plans[jobs[i].state_index];
+        const ChunkSpan& span = plan.realized.chunk_spans[jobs[i].span_index];
+        Status status = success();
+        try {
+          auto ref = encode_planned_chunk(input, plan, span, draws[input.encrypt_chunks ? i : 0], worker);
+          if (!turns.wait(i)) return fail(ErrorCode::kCancelled, "an earlier chunk failed");
+          if (ref.has_value()) {
+            plan.refs[jobs[i].span_index] = *ref;
+            status = sink.put(plan.fixed->key, span, *ref, ByteSpan(worker.object).first(ref->object_bytes));
+          } else {
+            status = std::move(ref.error());
+          }
+        } catch (const std::bad_alloc&) {
+          turns.wait(i);
+          status = fail(ErrorCode::kNoMemory, "out of memory");
+        }
+        turns.end_turn(status.has_value());
+        if (status.has_value()) return status;
+        return in_state(std::move(status.error()).with("tokens", token_range_text(span)), plan.fixed->key);
+      });
+}
+
+/// The eighth append compacts: what it needs is checked before anything is written.
+inline Status check_compaction(const ManifestChain& chain, const std::vector<StatePlan>& plans) {
+  if (chain.links().size() != kMaxChainLinks)
+    return fail(ErrorCode::kAuthentication, "reference compaction requires one full base plus seven deltas");
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    std::size_t chunks = plans[i].refs.size();
+    for (const ChainLink& link : chain.links()) chunks += link.manifest.payload[i].chunks.size();
+    if (chunks > kMaxChunksPerState)
+      return in_state(fail(ErrorCode::kQuota, "reference compaction exceeds its authenticated chunk bound"),
+                      plans[i].fixed->key);
+  }
+  return success();
+}
+
+/// Widens a delta's segments to the whole cut: the parents' chunks by reference, then its own. Nothing is
+/// re-encoded.
+inline void compact_by_reference(const ManifestChain& chain, std::vector<StatePlan>& plans) {
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    RealizedState& r = plans[i].realized;
+    std::vector<ChunkSpan> spans;
+    std::vector<ChunkRef> refs;
+    for (const ChainLink& link : chain.links()) {
+      const auto& old_spans = link.manifest.schema.states[i].chunk_spans;
+      const auto& old_refs = link.manifest.payload[i].chunks;
+      spans.insert(spans.end(), old_spans.begin(), old_spans.end());
+      refs.insert(refs.end(), old_refs.begin(), old_refs.end());
+    }
+    spans.insert(spans.end(), r.chunk_spans.begin(), r.chunk_spans.end());
+    refs.insert(refs.end(), plans[i].refs.begin(), plans[i].refs.end());
+    r.segment_shape = r.full_shape;
+    r.logical_start = 0;
+    r.logical_count = r.absolute_position;
+    r.physical_offset_bytes = 0;
+    r.physical_span_bytes = r.complete_physical_bytes;
+    r.chunk_spans = std::move(spans);
+    plans[i].refs = std::move(refs);
+  }
+}
+
+inline std::vector<AtomicGroup> one_group_of_all(const RepresentationFamily& family) {
+  AtomicGroup all{.id = 1};
+  for (const StaticState& state : family.states) all.states.push_back(state.key);
+  return {all};
+}
+
+/// Plans every state after the input has been checked against the family.
+inline Result<std::vector<StatePlan>> plan_cut(const CutInput& input, std::uint64_t parent_tokens) {
+  const auto& states = input.family->family().states;
+  if (input.planes.size() != states.size())
+    return fail(ErrorCode::kState, "one plane is needed for each state of the family")
+        .with("found", std::to_string(input.planes.size()))
+        .with("expected", std::to_string(states.size()));
+  if (!input.sidecar_sinks.empty() && input.sidecar_sinks.size() != states.size())
+    return fail(ErrorCode::kState, "one sidecar sink count is needed for each state of the family");
+  std::vector<StatePlan> plans;
+  plans.reserve(states.size());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    KVPACK_TRY_ASSIGN(StatePlan plan, plan_state(states[i], input.planes[i], input.tokens.size(),
+                                                 parent_tokens, input.spans));
+    if (!input.sidecar_sinks.empty()) plan.sinks = input.sidecar_sinks[i];
+    if (plan.sinks != 0 && states[i].dtype != DType::kF16)
+      return bad_plane(states[i], "statistics sidecars are for f16 states");
+    plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
+/// Byte totals of the schema. @error kBounds they overflow
+inline Status sum_restored_bytes(const std::vector<StatePlan>& plans, RealizedCutSchema& schema) {
+  for (const StatePlan& plan : plans) {
+    const std::uint32_t width = dtype_width_bytes(plan.fixed->dtype);
+    KVPACK_TRY_ASSIGN(const std::uint64_t segment,
+                      shape_bytes(plan.realized.segment_shape, width, "segment byte count overflows u64"));
+    KVPACK_TRY_ASSIGN(const std::uint64_t complete,
+                      shape_bytes(plan.realized.full_shape, width, "complete byte count overflows u64"));
+    const auto segment_sum = checked_add(schema.segment_restored_bytes, segment);
+    const auto complete_sum = checked_add(schema.complete_restored_bytes, complete);
+    if (!segment_sum) return fail(ErrorCode::kBounds, "segment restored byte total overflows u64");
+    if (!complete_sum) return fail(ErrorCode::kBounds, "complete restored byte total overflows u64");
+    schema.segment_restored_bytes = *segment_sum;
+    schema.complete_restored_bytes = *complete_sum;
+  }
+  return success();
+}
+
+}  // namespace detail
+
+inline Result<SavedCut> save_cut(const CutInput& input, ChunkSink& sink, RandomSource& random) {
+  if (input.tokens.empty())
+    return fail(ErrorCode::kState, "zero is a recomputation cut, not a durable artifact");
+  KVPACK_TRY(validate_family(input.family->family()));
+  KVPACK_TRY_ASSIGN(DerivedInput derived, derive_input(*input.keys, input.semantic_model, input.family->id(),
+                                                       input.auxiliary, input.tokens));
+  if (input.parent != nullptr)
+    KVPACK_TRY(detail::check_delta_parent(input, derived.cut.auxiliary_input_root));
+  const std::uint64_t parent_tokens =
+      input.parent == nullptr ? 0 : input.parent->head().input_cut.token_count;
+  KVPACK_TRY_ASSIGN(std::vector<detail::StatePlan> plans, detail::plan_cut(input, parent_tokens));
+
+  SavedCut saved;
+  CutManifest& manifest = saved.manifest;
+  manifest.tenant = input.keys->tenant();
+  manifest.key_epoch = input.keys->epoch();
+  manifest.semantic_model = input.semantic_model;
+  manifest.input_cut = derived.cut;
+  manifest.family = input.family->family();
+  manifest.schema.groups = input.groups.empty()
+                               ? detail::one_group_of_all(manifest.family)
+                               : std::vector<AtomicGroup>(input.groups.begin(), input.groups.end());
+  // Identity and groups are judged before the first chunk is written, so that no orphan objects appear for a
+  // bad input.
+  KVPACK_TRY(detail::validate_manifest_identity(manifest));
+  KVPACK_TRY(detail::validate_groups(manifest.family, manifest.schema.groups));
+
+  const bool compacts = input.parent != nullptr && input.parent->head().schema.kind.depth == kMaxDeltaDepth;
+  if (compacts) KVPACK_TRY(detail::check_compaction(*input.parent, plans));
+
+  KVPACK_TRY(detail::encode_planned_chunks(input, plans, sink, random));
+  for (const detail::StatePlan& plan : plans) {
+    saved.chunk_count += plan.refs.size();
+    for (const ChunkRef& ref : plan.refs) saved.payload_bytes += ref.plaintext_bytes;
+  }
+  if (compacts) {
+    detail::compact_by_reference(*input.parent, plans);
+  } else if (input.parent != nullptr) {
+    const std::uint8_t parent_depth = input.parent->head().schema.kind.depth;
+    manifest.schema.kind = {.depth = static_cast<std::uint8_t>(parent_depth + 1),
+                            .parent = DeltaParent{input.parent->head_id(), input.parent->head().input_cut}};
+  }
+  KVPACK_TRY(detail::sum_restored_bytes(plans, manifest.schema));
+  for (detail::StatePlan& plan : plans) {
+    manifest.payload.push_back({plan.fixed->key, std::move(plan.refs)});
+    manifest.schema.states.push_back(std::move(plan.realized));
+  }
+  KVPACK_TRY_ASSIGN(saved.pack, encode_pack(manifest, *input.keys, input.encrypt_manifest, random));
+  saved.prefix_nodes = std::move(derived.nodes);
+  return saved;
+}
+
+}  // namespace kvpack
