@@ -79,7 +79,16 @@ constexpr std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) noexcept {
 
 inline bool all_zero(ByteSpan bytes) noexcept {
   // The range equals itself moved by one byte exactly when all bytes are equal; memcmp does that in vectors.
-  return bytes.empty() || (bytes[0] == 0 && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+  return bytes.empty() ||
+         (bytes[0] == 0 && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
+
+/// Copies `from` to the front of `to`. One memcpy whatever the optimiser thinks of iterators: payloads come
+/// this way.
+/// @pre from.size() <= to.size(); no overlap
+inline void copy_bytes(ByteSpan from, MutableByteSpan to) noexcept {
+  assert(from.size() <= to.size());
+  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
 }
 
 /// Little-endian load and store at a fixed place of a fixed-size header. @pre the range lies inside `bytes`.

@@ -32,7 +32,7 @@ class SpanSource final : public ReadAt {
   Status read_at(std::uint64_t offset, MutableByteSpan out) override {
     if (offset > bytes_.size() || out.size() > bytes_.size() - offset)
       return fail(ErrorCode::kTruncated, "read past the end of the source");
-    std::ranges::copy(bytes_.subspan(static_cast<std::size_t>(offset), out.size()), out.begin());
+    copy_bytes(bytes_.subspan(static_cast<std::size_t>(offset), out.size()), out);
     return success();
   }
 

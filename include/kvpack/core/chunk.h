@@ -90,7 +90,9 @@ struct ChunkExpectation {
   const ChunkSpan* span = nullptr;           ///< 16, and with `state` and `keys` 26.
   const IdentifiedFamily* family = nullptr;  ///< With `state`: 19, 20; the family of 21.
   const StateKey* state = nullptr;
-  const Id32* tenant = nullptr;       ///< The tenant of 21.
+  const Id32* tenant = nullptr;  ///< The tenant of 21.
+  const Digest32* object_digest =
+      nullptr;                        ///< SHA-256 of the object, for a caller that has just computed it.
   const KeySchedule* keys = nullptr;  ///< Of the chunk's own epoch: the recomputed key of 22, 23, 26.
 };
 
@@ -225,7 +227,8 @@ inline Status check_chunk_binding(ByteSpan object, const ChunkHeader& header,
        (object.size() != ref->object_bytes || header.plaintext_bytes != ref->plaintext_bytes)) ||
       (expected.span != nullptr && header.plaintext_bytes != expected.span->plaintext_bytes))
     return fail(ErrorCode::kBounds, "chunk reference size mismatch");
-  if (ref != nullptr && Id32{sha256(object)} != ref->stored_object_digest)
+  if (ref != nullptr && ref->stored_object_digest.bytes !=
+                            (expected.object_digest != nullptr ? *expected.object_digest : sha256(object)))
     return fail(ErrorCode::kAuthentication, "chunk object digest mismatch");
   if (header_page_digest(object.first(kPageBytes), kChunkDigestOffset) != header.header_digest)
     return fail(ErrorCode::kAuthentication, "chunk header digest mismatch");
@@ -465,7 +468,7 @@ inline Status decode_chunk_into(ByteSpan object, const ChunkRef& ref, const Chun
                                 const KeySchedule& keys, ChunkScratch& scratch, MutableByteSpan target) {
   KVPACK_TRY_ASSIGN(const ByteSpan plaintext, open_chunk(object, ref, span, state, family, keys, scratch));
   assert(target.size() == plaintext.size());
-  std::ranges::copy(plaintext, target.begin());
+  copy_bytes(plaintext, target);
   return success();
 }
 

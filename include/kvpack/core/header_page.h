@@ -14,7 +14,7 @@ inline Digest32 header_page_digest(ByteSpan page, std::size_t digest_offset) {
 
 /// Copies a field into a page. @pre it fits behind `offset`
 inline void store_bytes(MutableByteSpan page, std::size_t offset, ByteSpan bytes) {
-  std::ranges::copy(bytes, page.subspan(offset).begin());
+  copy_bytes(bytes, page.subspan(offset));
 }
 
 }  // namespace kvpack::detail

@@ -242,7 +242,7 @@ inline Result<EncodedPack> encode_pack(const CutManifest& manifest, const KeySch
     aead_seal(keys.manifest_data_key(header.salt, header.manifest_id), header.nonce, page, {plaintext},
               stored);
   } else {
-    std::ranges::copy(plaintext, stored.begin());
+    copy_bytes(plaintext, stored);
   }
   const Digest32 hmac = detail::pack_hmac(keys, bytes.first(bytes.size() - kPageBytes), header, bytes.size());
   detail::write_pack_footer(bytes.last(kPageBytes), header, bytes.size(), hmac);

@@ -147,8 +147,7 @@ void PlaneLayout::for_each_run(std::uint64_t first, std::uint64_t tokens, Copy&&
 
 inline void PlaneLayout::gather(ByteSpan plane, std::uint64_t first, MutableByteSpan out) const {
   if (is_wire_order()) {
-    std::ranges::copy(plane.subspan(static_cast<std::size_t>(first * bytes_per_token_), out.size()),
-                      out.begin());
+    copy_bytes(plane.subspan(static_cast<std::size_t>(first * bytes_per_token_), out.size()), out);
     return;
   }
   const auto run = static_cast<std::size_t>(run_bytes_);
@@ -158,7 +157,7 @@ inline void PlaneLayout::gather(ByteSpan plane, std::uint64_t first, MutableByte
 
 inline void PlaneLayout::scatter(ByteSpan wire_bytes, std::uint64_t first, MutableByteSpan plane) const {
   if (is_wire_order()) {
-    std::ranges::copy(wire_bytes, plane.subspan(static_cast<std::size_t>(first * bytes_per_token_)).begin());
+    copy_bytes(wire_bytes, plane.subspan(static_cast<std::size_t>(first * bytes_per_token_)));
     return;
   }
   const auto run = static_cast<std::size_t>(run_bytes_);
