@@ -192,6 +192,10 @@ inline Status check_components(const std::vector<Component>& components) {
   return success();
 }
 
+inline std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) noexcept {
+  return checked_add(a, b).value_or(std::numeric_limits<std::uint64_t>::max());
+}
+
 inline Error too_many_segments(std::uint32_t limit) {
   return invalid_handoff("transfer exceeds " + std::to_string(limit) + " segments");
 }
@@ -211,7 +215,7 @@ inline Status check_declared_segments(const BeginManifest& begin, const BeginRul
       return invalid_handoff("segment sequences must be contiguous in declared wire order");
     KVPACK_TRY_ASSIGN(const std::size_t component, segment_rules.admit(segment));
     has_dflash = has_dflash || begin.components[component].kind == ComponentKind::kDflashContext;
-    total = checked_add(total, segment.byte_len).value_or(std::numeric_limits<std::uint64_t>::max());
+    total = saturating_add(total, segment.byte_len);
   }
   const auto is_required_dflash = [](const Component& c) {
     return c.kind == ComponentKind::kDflashContext && c.required;
@@ -243,7 +247,10 @@ inline Status check_begin(const BeginManifest& begin, const BeginRules& rules) {
 
 }  // namespace detail
 
-inline void write_canonical(const BeginManifest& begin, JsonWriter& out) {
+namespace detail {
+
+/// The manifest object; a cut that is not 0 stands in it on the wire, and only there.
+inline void write_begin(const BeginManifest& begin, std::uint64_t prefix_cut, JsonWriter& out) {
   out.open_object().key("components").open_array();
   for (const Component& component : begin.components)
     out.open_object()
@@ -280,11 +287,18 @@ inline void write_canonical(const BeginManifest& begin, JsonWriter& out) {
   } else {
     out.null();
   }
+  if (prefix_cut != 0) out.member("prefix_cut", prefix_cut);
   out.key("prompt_token_ids").open_array();
   for (const std::uint32_t token : begin.prompt_token_ids) out.number(token);
   out.close_array().member("protocol", begin.protocol).key("segments").open_array();
   for (const SegmentDescriptor& segment : begin.segments) write_canonical(segment, out);
   out.close_array().member("transfer_id", begin.transfer_id).close_object();
+}
+
+}  // namespace detail
+
+inline void write_canonical(const BeginManifest& begin, JsonWriter& out) {
+  detail::write_begin(begin, 0, out);
 }
 
 inline Bytes canonical_begin(const BeginManifest& begin) {
@@ -361,8 +375,7 @@ inline Status check_not_expired(const BeginManifest& begin, std::uint64_t now_un
 
 inline Status check_times(const BeginManifest& begin, std::uint64_t now_unix_ms, const TimeRules& rules) {
   const std::uint64_t created = begin.created_unix_ms;
-  const std::uint64_t latest =
-      checked_add(now_unix_ms, rules.max_clock_skew_ms).value_or(std::numeric_limits<std::uint64_t>::max());
+  const std::uint64_t latest = detail::saturating_add(now_unix_ms, rules.max_clock_skew_ms);
   if (created > latest)
     return detail::invalid_handoff("handoff created at " + std::to_string(created) +
                                    " unix ms is ahead of the receiver clock " + std::to_string(now_unix_ms) +

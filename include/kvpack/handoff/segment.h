@@ -75,12 +75,27 @@ Bytes canonical_descriptor(const SegmentDescriptor& descriptor);
 /// The typed parse; unknown keys are ignored. @error kJson
 Result<SegmentDescriptor> parse_descriptor(const JsonValue& value, const JsonPath& path);
 
+/// Finds components by id.
+class ComponentIndex {
+ public:
+  /// @param components  ids distinct; must outlive this
+  explicit ComponentIndex(std::span<const Component> components);
+
+  /// The place of the component in the begin, or nothing.
+  std::optional<std::size_t> find(std::string_view id);
+
+ private:
+  std::span<const Component> components_;
+  std::vector<std::uint32_t> by_id_;
+  std::size_t last_ = 0;
+};
+
 /// The rules on the descriptors of one transfer, in their order, with the ranges met so far. A range costs
 /// memory only while no neighbour is there to merge with, so an in-order plane costs one entry.
 class SegmentRules {
  public:
   /// @param components  of the begin, ids distinct; must outlive this
-  explicit SegmentRules(std::span<const Component> components);
+  explicit SegmentRules(std::span<const Component> components) : components_(components) {}
 
   /// Checks the descriptor and records its range. On failure nothing is recorded.
   /// @return the place of its component in the begin
@@ -97,12 +112,9 @@ class SegmentRules {
     std::uint64_t start;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
-  std::optional<std::size_t> find_component(std::string_view id);
   bool record(std::uint64_t plane, std::uint64_t start, std::uint64_t stop);
 
-  std::span<const Component> components_;
-  std::vector<std::uint32_t> by_id_;
-  std::size_t last_component_ = 0;
+  ComponentIndex components_;
   std::map<Key, std::uint64_t> ranges_;
 };
 
@@ -234,21 +246,20 @@ inline Result<SegmentDescriptor> parse_descriptor(const JsonValue& value, const 
   return out;
 }
 
-inline SegmentRules::SegmentRules(std::span<const Component> components) : components_(components) {
+inline ComponentIndex::ComponentIndex(std::span<const Component> components) : components_(components) {
   by_id_.resize(components.size());
   for (std::size_t i = 0; i < by_id_.size(); ++i) by_id_[i] = static_cast<std::uint32_t>(i);
-  std::ranges::sort(by_id_,
-                    [&](std::uint32_t a, std::uint32_t b) { return components[a].id < components[b].id; });
+  std::ranges::sort(by_id_, {}, [&](std::uint32_t i) { return std::string_view(components[i].id); });
 }
 
-inline std::optional<std::size_t> SegmentRules::find_component(std::string_view id) {
+inline std::optional<std::size_t> ComponentIndex::find(std::string_view id) {
   // Segments of one component mostly follow each other.
-  if (last_component_ < components_.size() && components_[last_component_].id == id) return last_component_;
+  if (last_ < components_.size() && components_[last_].id == id) return last_;
   const auto found = std::ranges::lower_bound(
       by_id_, id, {}, [&](std::uint32_t i) { return std::string_view(components_[i].id); });
   if (found == by_id_.end() || components_[*found].id != id) return std::nullopt;
-  last_component_ = *found;
-  return last_component_;
+  last_ = *found;
+  return last_;
 }
 
 /// Adds [start, stop) to the plane unless it intersects a range there. Neighbours that touch become one.
@@ -280,7 +291,7 @@ inline bool SegmentRules::record(std::uint64_t plane, std::uint64_t start, std::
 
 inline Result<std::size_t> SegmentRules::admit(const SegmentDescriptor& descriptor) {
   const SegmentShape& shape = descriptor.shape;
-  const auto component = find_component(shape.component_id);
+  const auto component = components_.find(shape.component_id);
   if (!component.has_value() || shape.logical_count == 0 || shape.elements_per_token == 0 ||
       descriptor.byte_len == 0)
     return detail::invalid_handoff("segment has unknown component or empty range");
