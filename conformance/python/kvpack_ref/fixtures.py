@@ -184,6 +184,7 @@ def extras():
         yield "prefix", "node_%d_%s" % (node.token_count, kind), node.id
     empty, _ = identities.derive_input_cut(KEYS["prefix"], TENANT, MODEL, family(RAW), [], [])
     yield "prefix", "empty_tokens_empty_aux_root", empty.token_root
+    yield "prefix", "empty_aux_root", empty.auxiliary_root
     yield "namespace", "store_tenant_alpha_root99", keys.tenant_namespace(ROOT, ROOT, EPOCH, OPERATOR)
     for name, plaintext in PACKETS.items():
         yield "packbits", name, frames.encode_frame(LOSSLESS, plaintext)
