@@ -30,12 +30,17 @@ struct CutInput {
   SemanticModelId semantic_model{};
   std::span<const AuxiliaryInputId> auxiliary{};
   std::span<const std::uint32_t> tokens{};  ///< The complete list of the cut, for a delta too.
+  /// A cut that is known by its identity alone, as after a restore: `tokens` and `auxiliary` are then empty,
+  /// there are no prefix nodes, and a parent cannot be proved.
+  const InputCutId* known_cut = nullptr;
   std::span<const PlaneView>
       planes{};  ///< One per state, in family order. A tail-window plane holds its window.
   std::span<const AtomicGroup> groups{};  ///< Empty: one group of all states.
   std::span<const std::uint16_t>
       sidecar_sinks{};  ///< Per state the sinks of its statistics sidecar, 0 none; or empty.
   SpanPolicy spans{};
+  /// Per state the token counts of its chunks in order, instead of the policy's; or empty.
+  std::span<const std::vector<std::uint64_t>> chunk_tokens{};
   bool encrypt_chunks = false;
   bool encrypt_manifest = false;
   const ManifestChain* parent =
@@ -94,7 +99,7 @@ inline Result<std::vector<std::uint64_t>> realized_strides(const StaticState& fi
 
 /// Range, shapes, strides, sizes and spans of one state; the plane is proved to hold what will be read.
 inline Result<StatePlan> plan_state(const StaticState& fixed, const PlaneView& plane, std::uint64_t cut,
-                                    std::uint64_t parent_tokens, const SpanPolicy& policy) {
+                                    std::uint64_t parent_tokens) {
   const bool tail = fixed.token_axis_rule == TokenAxisRule::kTailWindow;
   const auto plane_end = checked_add(plane.token_start, plane.token_count);
   const std::uint64_t start = tail ? plane.token_start : parent_tokens;
@@ -132,11 +137,44 @@ inline Result<StatePlan> plan_state(const StaticState& fixed, const PlaneView& p
   r.physical_offset_bytes = *offset;
   KVPACK_TRY_ASSIGN(r.physical_span_bytes, physical_footprint_bytes(r.segment_shape, r.strides, width));
   KVPACK_TRY_ASSIGN(r.complete_physical_bytes, physical_footprint_bytes(r.full_shape, r.strides, width));
-  auto spans = plan_spans(fixed, start, r.logical_count, policy);
+  return plan;
+}
+
+/// Spans of the token counts that the caller chose.
+inline Result<std::vector<ChunkSpan>> given_spans(const RealizedState& state, std::uint64_t bytes_per_token,
+                                                  std::span<const std::uint64_t> token_counts) {
+  const auto refuse = [] {
+    return fail(ErrorCode::kState, "given chunk token counts do not partition the state");
+  };
+  if (token_counts.size() > kMaxChunksPerState)
+    return fail(ErrorCode::kBounds, "state chunk count is outside bounds");
+  std::vector<ChunkSpan> spans;
+  std::uint64_t token = state.logical_start;
+  const std::uint64_t end = state.logical_start + state.logical_count;
+  for (const std::uint64_t count : token_counts) {
+    if (count == 0 || count > end - token || count > kMaxChunkPlaintextBytes / bytes_per_token)
+      return refuse();
+    spans.push_back(
+        {token, count, token * bytes_per_token, static_cast<std::uint32_t>(count * bytes_per_token)});
+    token += count;
+  }
+  if (token != end) return refuse();
+  return spans;
+}
+
+/// Chooses the spans of a planned state and makes room for their references.
+inline Status plan_chunks(const CutInput& input, std::size_t index, StatePlan& plan) {
+  const StaticState& fixed = *plan.fixed;
+  RealizedState& r = plan.realized;
+  // The policy's spans are made in any case: making them proves that the state's offsets fit.
+  auto spans = plan_spans(fixed, r.logical_start, r.logical_count, input.spans);
+  if (!spans.has_value()) return in_state(std::move(spans.error()), fixed.key);
+  if (!input.chunk_tokens.empty())
+    spans = given_spans(r, plan.layout.bytes_per_token(), input.chunk_tokens[index]);
   if (!spans.has_value()) return in_state(std::move(spans.error()), fixed.key);
   r.chunk_spans = *std::move(spans);
   plan.refs.resize(r.chunk_spans.size());
-  return plan;
+  return success();
 }
 
 /// The rules for standing on a parent: it is a strict prefix under the same identity and in the active epoch.
@@ -301,7 +339,8 @@ inline std::vector<AtomicGroup> one_group_of_all(const RepresentationFamily& fam
 }
 
 /// Plans every state after the input has been checked against the family.
-inline Result<std::vector<StatePlan>> plan_cut(const CutInput& input, std::uint64_t parent_tokens) {
+inline Result<std::vector<StatePlan>> plan_cut(const CutInput& input, std::uint64_t token_count,
+                                               std::uint64_t parent_tokens) {
   const auto& states = input.family->family().states;
   if (input.planes.size() != states.size())
     return fail(ErrorCode::kState, "one plane is needed for each state of the family")
@@ -309,17 +348,31 @@ inline Result<std::vector<StatePlan>> plan_cut(const CutInput& input, std::uint6
         .with("expected", std::to_string(states.size()));
   if (!input.sidecar_sinks.empty() && input.sidecar_sinks.size() != states.size())
     return fail(ErrorCode::kState, "one sidecar sink count is needed for each state of the family");
+  if (!input.chunk_tokens.empty() && input.chunk_tokens.size() != states.size())
+    return fail(ErrorCode::kState, "one list of chunk token counts is needed for each state of the family");
   std::vector<StatePlan> plans;
   plans.reserve(states.size());
   for (std::size_t i = 0; i < states.size(); ++i) {
-    KVPACK_TRY_ASSIGN(StatePlan plan, plan_state(states[i], input.planes[i], input.tokens.size(),
-                                                 parent_tokens, input.spans));
+    KVPACK_TRY_ASSIGN(StatePlan plan, plan_state(states[i], input.planes[i], token_count, parent_tokens));
+    KVPACK_TRY(plan_chunks(input, i, plan));
     if (!input.sidecar_sinks.empty()) plan.sinks = input.sidecar_sinks[i];
     if (plan.sinks != 0 && states[i].dtype != DType::kF16)
       return bad_plane(states[i], "statistics sidecars are for f16 states");
     plans.push_back(std::move(plan));
   }
   return plans;
+}
+
+/// The identity of the input and its prefix nodes, derived from tokens or taken as known.
+inline Result<DerivedInput> identify_input(const CutInput& input) {
+  if (input.known_cut == nullptr) {
+    if (input.tokens.empty())
+      return fail(ErrorCode::kState, "zero is a recomputation cut, not a durable artifact");
+    return derive_input(*input.keys, input.semantic_model, input.family->id(), input.auxiliary, input.tokens);
+  }
+  if (!input.tokens.empty() || !input.auxiliary.empty() || input.parent != nullptr)
+    return fail(ErrorCode::kState, "a cut known by identity takes no tokens, auxiliary inputs or parent");
+  return DerivedInput{*input.known_cut, {}};
 }
 
 /// Byte totals of the schema. @error kBounds they overflow
@@ -343,16 +396,14 @@ inline Status sum_restored_bytes(const std::vector<StatePlan>& plans, RealizedCu
 }  // namespace detail
 
 inline Result<SavedCut> save_cut(const CutInput& input, ChunkSink& sink, RandomSource& random) {
-  if (input.tokens.empty())
-    return fail(ErrorCode::kState, "zero is a recomputation cut, not a durable artifact");
   KVPACK_TRY(validate_family(input.family->family()));
-  KVPACK_TRY_ASSIGN(DerivedInput derived, derive_input(*input.keys, input.semantic_model, input.family->id(),
-                                                       input.auxiliary, input.tokens));
+  KVPACK_TRY_ASSIGN(DerivedInput derived, detail::identify_input(input));
   if (input.parent != nullptr)
     KVPACK_TRY(detail::check_delta_parent(input, derived.cut.auxiliary_input_root));
   const std::uint64_t parent_tokens =
       input.parent == nullptr ? 0 : input.parent->head().input_cut.token_count;
-  KVPACK_TRY_ASSIGN(std::vector<detail::StatePlan> plans, detail::plan_cut(input, parent_tokens));
+  KVPACK_TRY_ASSIGN(std::vector<detail::StatePlan> plans,
+                    detail::plan_cut(input, derived.cut.token_count, parent_tokens));
 
   SavedCut saved;
   CutManifest& manifest = saved.manifest;
