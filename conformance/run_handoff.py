@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks an implementation of Handoff V2 and KVHF through the line protocol of HANDOFF.md.
 
-Runs every case of vectors/handoff_vectors.json, corrupts the recorded streams at every position, and has the reference and the
-implementation verify each other's transfers. Exit status: 0 all agreed, 1 something did not, 2 usage.
+Runs every case of vectors/handoff_vectors.json, corrupts the recorded streams at every position, and has the reference
+and the implementation verify each other's transfers. Exit status: 0 all agreed, 1 something did not, 2 usage.
 """
 import argparse
 import collections
@@ -143,7 +143,8 @@ def mac_cases(v):
     for r in m["plain"]:
         yield r["tag"], request("encode", "mac", r["key_hex"], hexed(r["stream_hex"])), ok(word(r["tag"]))
     for r in m["verify"]:
-        yield r["expected"], request("verdict", "mac", r["key_hex"], hexed(r["stream_hex"]), word(r["expected"])), expects(r)
+        yield r["expected"], request("verdict", "mac", r["key_hex"], hexed(r["stream_hex"]),
+                                     word(r["expected"])), expects(r)
     for r in m["domain"]:
         yield r["tag"], request("encode", "domain_mac", r["key_hex"], word(r["domain"]), hexed(r["stream_hex"])), ok(
             word(r["tag"]))
@@ -220,7 +221,8 @@ def receiver_cases(v):
             ops = []
             for name, *args in r["ops"]:
                 ops += [name, *(hexed(a) if isinstance(a, str) else word(a) for a in args)]
-            line = request("verdict", "handoff_receiver", r["key_hex"], word(r["begin"]), r["sink_fails_at"] or "none", *ops)
+            line = request("verdict", "handoff_receiver", r["key_hex"], word(r["begin"]), r["sink_fails_at"] or "none",
+                           *ops)
             yield r["name"], line, expects(r, then=[",".join(r["sink_calls"]) or "-", word(r["live_generation"])])
 
 
@@ -231,7 +233,8 @@ def admission_cases(v):
                  "multimodal": x["multimodal"]}
         yield r["name"], request(
             "verdict", "handoff_admission", word(r["manifest"]), word(r["prefix_cut"]), word(armed), word(x["target"]),
-            word(x["dflash"]), word(x["prefix"]), word(x["max_context"]), tokens(x["held"]), word(x["strict"])), expects(r)
+            word(x["dflash"]), word(x["prefix"]), word(x["max_context"]), tokens(x["held"]),
+            word(x["strict"])), expects(r)
     for r in v["house_time_cases"]:
         fields = ("created_unix_ms", "expires_unix_ms", "now_unix_ms", "started_unix_ms", "max_clock_skew_ms",
                   "max_lifetime_ms")
@@ -322,8 +325,8 @@ def ledger_step(row):
 
 def limits_word(limits):
     return ",".join(str(limits[k]) for k in (
-        "max_cached_tokens", "max_clock_skew_ms", "max_context_tokens", "max_frame_bytes", "max_layers", "max_session_ms",
-        "max_total_bytes", "now_unix_ms"))
+        "max_cached_tokens", "max_clock_skew_ms", "max_context_tokens", "max_frame_bytes", "max_layers",
+        "max_session_ms", "max_total_bytes", "now_unix_ms"))
 
 
 def walk_word(walk):
@@ -349,7 +352,8 @@ def kvhf_frame_cases(v):
             kind, value = reader.header()
             fields = [kind, word(kv_frame.encode(value)), word(reader.payload())]
             yield f"{r['name']}/{n}", request("encode", "kvhf_frame", *fields), ok(word(piece))
-            yield f"{r['name']}/{n} read", request("decode", "kvhf_frame", "1048576", "67108864", word(piece)), ok(*fields)
+            line = request("decode", "kvhf_frame", "1048576", "67108864", word(piece))
+            yield f"{r['name']}/{n} read", line, ok(*fields)
 
 
 def kvhf_begin_cases(v):
@@ -555,7 +559,8 @@ def kvhf_sweep_cases(v, full):
     limits = kvhf.Limits(**limits_fields)
     for r in v["kvhf"]:
         data, key = unhex(r["stream_hex"]), unhex(r["key_hex"]) if r["key_hex"] else None
-        setup = [request("slot", "s", word(data)), request("kvhf_context", limits_word(limits_fields), hexed(r["key_hex"]))]
+        setup = [request("slot", "s", word(data)),
+                 request("kvhf_context", limits_word(limits_fields), hexed(r["key_hex"]))]
         stride = 1 if full or r["name"] in KVHF_WHOLE else KVHF_STRIDE
         for edit in corruptions(data, stride, False):
             yield setup, f"{r['name']}{edit}", request("verdict", "kvhf_stream", "@s" + edit), check_corrupted_kvhf(
@@ -594,8 +599,9 @@ def random_transfer(rng):
         components.append({"id": random_text(rng), "kind": "dflash_context", "required": False,
                            "identity_sha256": random_digest(rng)})
     rows, ends = [], collections.Counter()
-    for _ in range(rng.randrange(1, 8)):
-        component = rng.choice(components)
+    for n in range(rng.randrange(1, 8)):
+        # The first one is the target's, which every deferred transfer needs.
+        component = rng.choice(components) if n else components[0]
         role, layer = rng.choice(manifest.SEGMENT_ROLES), rng.choice([None, 0, 3, 2**32 - 1])
         place = (component["id"], role, layer)
         count, elements = rng.randrange(1, 6), rng.randrange(1, 9)
@@ -603,10 +609,10 @@ def random_transfer(rng):
                      "logical_count": count, "element_type": rng.choice(["f16_le", "f32_le"]),
                      "elements_per_token": elements})
         ends[place] += count + rng.randrange(2)
-    rows[0]["component_id"] = "target"
     payloads = [rng.randbytes(r["logical_count"] * r["elements_per_token"] * manifest.ELEMENT_BYTES[r["element_type"]])
                 for r in rows]
-    return finish_transfer(rng, components, rows, payloads, [rng.randrange(2**32) for _ in range(rng.randrange(1, 20))])
+    prompt = [rng.randrange(2**32) for _ in range(rng.randrange(1, 20))]
+    return finish_transfer(rng, components, rows, payloads, prompt)
 
 
 def random_delta(rng):
@@ -621,12 +627,13 @@ def finish_transfer(rng, components, rows, payloads, prompt, cut=0):
     created = rng.randrange(2**40)
     digests = {k: random_digest(rng) for k in ("model_sha256", "adapter_sha256", "tokenizer_sha256",
                                                "chat_template_sha256", "context_policy_sha256")}
-    begin = {"protocol": manifest.PROTOCOL, "transfer_id": f"t-{rng.randrange(2**64)}", "generation": rng.randrange(1, 2**64),
-             "created_unix_ms": created, "expires_unix_ms": created + rng.randrange(1, 900000),
+    multimodal = {k: random_digest(rng) for k in ("projector_sha256", "preprocessing_sha256", "image_sequence_sha256")}
+    begin = {"protocol": manifest.PROTOCOL, "transfer_id": f"t-{rng.randrange(2**64)}",
+             "generation": rng.randrange(1, 2**64), "created_unix_ms": created,
+             "expires_unix_ms": created + rng.randrange(1, 900000),
              "identity": {**digests, "model_revision": random_text(rng), "tokenizer_revision": random_text(rng)},
              "prompt_token_ids": prompt, "hmac": {"key_id": random_text(rng), "epoch": rng.randrange(1, 2**64)},
-             "multimodal": rng.choice([None, {k: random_digest(rng) for k in ("projector_sha256", "preprocessing_sha256",
-                                                                             "image_sequence_sha256")}]),
+             "multimodal": rng.choice([None, multimodal]),
              "components": components, "segments": descriptors}
     if rng.random() < 0.5:
         begin.update(deferred_segments=True, segments=[])
@@ -687,9 +694,10 @@ def cross_cases(v, count, seed):
         yield f"handoff {n} context", handoff_context(context), ok()
         yield f"handoff {n} reference to implementation", request("verdict", "handoff_stream", word(ours)), accepted(
             begin["transfer_id"], begin["generation"], cut)
-        yield f"handoff {n} implementation to reference", request(
-            "encode", "handoff_stream", key.hex(), word(begin), word(cut), word(descriptors), *map(word, payloads)), produced(
-                ours, lambda data, policy=policy: stream.receive(data, policy))
+        line = request("encode", "handoff_stream", key.hex(), word(begin), word(cut), word(descriptors),
+                       *map(word, payloads))
+        yield f"handoff {n} implementation to reference", line, produced(
+            ours, lambda data, policy=policy: stream.receive(data, policy))
     for n in range(count):
         begin, planes, prompt, canary, key, tags = random_kvhf(rng)
         limits = kvhf.Limits(**limits_fields)
@@ -812,16 +820,16 @@ def batches(cases):
         yield batch
 
 
-def run(args, v):
+def run(args, v, peer):
     """Asks everything; returns the number of disagreements."""
     passed, failed, unsupported = (collections.Counter() for _ in range(3))
-    peer = Implementation(shlex.split(args.impl))
     started = time.monotonic()
     try:
         peer.send(["hello"])
         hello = peer.receive()
         if hello[:2] != ["ok", "kvpack-endpoint/1"] or len(hello) != 3:
             print(f"the endpoint does not speak kvpack-endpoint/1: {' '.join(hello)[:200]}")
+            peer.close()
             return 1
         print(f"implementation: {hello[2]}")
         with tempfile.TemporaryDirectory(prefix="kvpack-handoff-") as folder:
@@ -867,7 +875,8 @@ def group_list(text):
 def main():
     default = shlex.join([sys.executable, os.path.join(HERE, "python", "handoff_endpoint.py")])
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--impl", default=default, metavar="CMD", help="command of the endpoint; default: the Python one")
+    parser.add_argument("--impl", default=default, metavar="CMD",
+                        help="command of the endpoint; default: the Python one")
     parser.add_argument("--vectors", default=VECTORS, metavar="FILE")
     parser.add_argument("--only", type=group_list, metavar="GROUP,...", help="these groups alone")
     parser.add_argument("--skip", type=group_list, default=[], metavar="GROUP,...", help="all groups but these")
@@ -880,9 +889,13 @@ def main():
     try:
         with open(args.vectors, encoding="utf-8") as f:
             v = json.load(f)
+        command = shlex.split(args.impl)
+        if not command:
+            raise ValueError("--impl is empty")
+        peer = Implementation(command)
     except (OSError, ValueError) as e:
         parser.error(str(e))
-    return 1 if run(args, v) else 0
+    return 1 if run(args, v, peer) else 0
 
 
 if __name__ == "__main__":

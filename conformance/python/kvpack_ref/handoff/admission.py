@@ -1,4 +1,4 @@
-"""Request admission (docs/protocol/handoff.md section 12, docs/protocol/delta.md)."""
+"""Request admission (docs/protocol/handoff.md section 11, docs/protocol/delta.md)."""
 from dataclasses import dataclass
 
 from .delta import check_cut, check_declared_schedule
@@ -34,7 +34,7 @@ def names_request(transfer_id, request_id, strict):
 
 
 def admit(begin, cut, armed):
-    """The rows of section 12, in order."""
+    """The rows of section 11 and of delta.md, in order."""
     if begin["generation"] == 0:
         raise validation("handoff generation zero is never installable")
     if armed.request_id is not None and not names_request(begin["transfer_id"], armed.request_id, armed.strict):

@@ -1,7 +1,7 @@
 """Canonical JSON and the JSON rules of every message (docs/protocol/handoff.md section 1).
 
-Parsed objects stay lists of (key, value) pairs, so that a repeated key is still there to be refused, and a number that is
-no unsigned 64-bit integer becomes NOT_AN_INTEGER, which no typed field takes.
+Parsed objects stay lists of (key, value) pairs, so that a repeated key is still there to be refused, and a number that
+is no unsigned 64-bit integer becomes NOT_AN_INTEGER, which no typed field takes.
 """
 import hashlib
 import json
@@ -144,7 +144,7 @@ def is_digest(value):
 
 
 def token_ids_sha256(ids):
-    """The digest that names a token sequence (section 1.4)."""
+    """The digest that names a token sequence (docs/protocol/handoff.md, Digests)."""
     return sha256_hex(b"kvpack-live-token-ids-v1\0" + b"".join(struct.pack("<I", t) for t in ids))
 
 
@@ -197,8 +197,8 @@ def nullable(item):
 class Struct:
     """A typed JSON object.
 
-    `required` maps names to types; `optional` maps names to (type, the function that makes the value of an absent key).
-    Unknown keys are ignored, or refused with `closed`. A positional array never stands for a struct.
+    `required` maps names to types; `optional` maps names to (type, the function that makes the value of an absent
+    key). Unknown keys are ignored, or refused with `closed`. A positional array never stands for a struct.
     """
 
     def __init__(self, required, optional=None, closed=False):

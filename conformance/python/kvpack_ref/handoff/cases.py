@@ -439,7 +439,8 @@ def sign_cases():
     rows = [descriptor(0, p), descriptor(1, q, start=1)]
     out = []
     for name, descriptors, payloads in (
-            ("two", rows, [p, q]), ("none", [], []), ("payload-missing", rows, [p]), ("descriptor-missing", rows[:1], [p, q]),
+            ("two", rows, [p, q]), ("none", [], []), ("payload-missing", rows, [p]),
+            ("descriptor-missing", rows[:1], [p, q]),
             ("sequence", [rows[0], {**rows[1], "sequence": 2}], [p, q]),
             ("length", [rows[0], {**rows[1], "byte_len": 4}], [p, q]), ("payload", rows, [p, b"\x03\x05"]),
             ("digest-upper", [{**rows[0], "sha256": rows[0]["sha256"].upper()}, rows[1]], [p, q])):

@@ -1,8 +1,8 @@
 """KVPKV2 frames (docs/protocol/handoff.md section 9)."""
 import struct
 
-from .canonical import ABSENT, NOT_AN_INTEGER, Pairs, Struct, canonical, find_repeated_key, nullable, parse, string, \
-    u32, u64
+from .canonical import (ABSENT, NOT_AN_INTEGER, Pairs, Struct, canonical, find_repeated_key, nullable, parse, string,
+                        u32, u64)
 from .errors import Refusal, invalid
 from .manifest import (BeginManifest, Component, ExactIdentity, HmacIdentity, MultimodalIdentity, SealCore,
                        SealManifest, SegmentDescriptor)
@@ -78,7 +78,7 @@ def _items(obj, key):
 
 
 def audit(header):
-    """The field audit of section 9.4 on a parsed header."""
+    """The field audit of section 9.3 on a parsed header."""
     if not isinstance(header, Pairs):
         return
     kind = header.get("kind")

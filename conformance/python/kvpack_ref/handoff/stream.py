@@ -35,8 +35,8 @@ def produce(begin, descriptors, payloads, key, cut=0):
 class Policy:
     """How a recorded stream is judged.
 
-    `recorded` refuses bytes after the seal. `strict` turns on the rules of section 20 that need no clock of the receiver;
-    `max_segments` and `max_total_bytes` (None: no bound) count only then.
+    `recorded` refuses bytes after the seal. `strict` turns on the rules of strict mode that need no clock of the
+    receiver; `max_segments` and `max_total_bytes` (None: no bound) count only then.
     """
     key: bytes
     key_id: str

@@ -10,9 +10,11 @@ SOURCE = "kvpack_ref, from docs/protocol and fixed inputs; message null = the li
 
 def vectors():
     """The whole file as a value."""
-    handoff = ("begin_cases", "frame_cases", "written_frames", "sign_cases", "receiver_cases", "deferred_descriptor_cases",
+    handoff = ("begin_cases", "frame_cases", "written_frames", "sign_cases", "receiver_cases",
+               "deferred_descriptor_cases",
                "admission_cases", "house_time_cases", "stream_cases")
-    kvhf = ("kvhf", "kvhf_begin_cases", "kvhf_layout_cases", "kvhf_frame_cases", "kvhf_header_cases", "kvhf_stream_cases",
+    kvhf = ("kvhf", "kvhf_begin_cases", "kvhf_layout_cases", "kvhf_frame_cases", "kvhf_header_cases",
+            "kvhf_stream_cases",
             "kvhf_session_cases", "kvhf_spray_cases", "kvhf_armed_cases")
     return {"schema": SCHEMA, "source": SOURCE, "json": cases.json_vectors(), "mac": cases.mac_vectors(),
             "transfers": cases.transfers(), **{name: getattr(cases, name)() for name in handoff},

@@ -1,4 +1,4 @@
-"""The sealed bundle directory (docs/protocol/kvhf.md section 9)."""
+"""The sealed bundle directory (docs/protocol/kvhf.md section 12)."""
 import os
 import stat
 
