@@ -154,7 +154,7 @@ inline Result<Arrival> FrameDecoder::push(ByteSpan& bytes) {
     const MutableByteSpan place = want();
     if (place.empty()) break;
     const std::size_t n = std::min({bytes.size(), place.size(), kPushBlockBytes});
-    std::ranges::copy(bytes.first(n), place.begin());
+    copy_bytes(bytes.first(n), place);
     bytes = bytes.subspan(n);
     KVPACK_TRY_ASSIGN(const Arrival arrival, advance(n));
     if (arrival != Arrival::kPartial) return arrival;

@@ -211,7 +211,7 @@ inline Status AtomicReceiver::whole_segment(ByteSpan payload) {
     return finish_segment(std::span(&payload, 1), nullptr, false);
   }
   for (const MutableByteSpan span : place_) {
-    std::ranges::copy(payload.first(span.size()), span.begin());
+    copy_bytes(payload.first(span.size()), span);
     payload = payload.subspan(span.size());
     received(span);
   }

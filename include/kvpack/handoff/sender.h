@@ -97,6 +97,7 @@ class Sender {
   }
   Status check_sending() const;
   Result<std::uint64_t> hash(std::span<const ByteSpan> payload);
+  Result<SenderStep> read_reply(ByteSpan& bytes);
   Result<SenderStep> take_reply(const Frame& frame);
 
   std::unique_ptr<const ValidatedBegin> begin_;  ///< On the heap: rules_ points into it, and senders move.
@@ -111,6 +112,7 @@ class Sender {
   FrameDecoder replies_;
   SenderStep answer_ = SenderStep::kMore;
   RefusalFrame refusal_;
+  std::optional<Error> reply_failure_;
 };
 
 // ---------------------------------------------------------------------------------------------------------
@@ -209,10 +211,20 @@ inline Result<Bytes> Sender::finish() {
 }
 
 inline Result<SenderStep> Sender::push_reply(ByteSpan& bytes) {
+  if (reply_failure_.has_value()) return *reply_failure_;
+  auto step = read_reply(bytes);
+  if (step.has_value()) {
+    answer_ = *step;
+  } else {
+    reply_failure_ = step.error();
+  }
+  return step;
+}
+
+inline Result<SenderStep> Sender::read_reply(ByteSpan& bytes) {
   while (answer_ == SenderStep::kMore && !bytes.empty()) {
     KVPACK_TRY_ASSIGN(const Arrival arrival, replies_.push(bytes));
-    if (arrival != Arrival::kFrame) continue;
-    KVPACK_TRY_ASSIGN(answer_, take_reply(replies_.take_frame()));
+    if (arrival == Arrival::kFrame) return take_reply(replies_.take_frame());
   }
   return answer_;
 }
@@ -233,6 +245,7 @@ inline Result<SenderStep> Sender::take_reply(const Frame& frame) {
 }
 
 inline Result<SenderStep> Sender::end_of_reply() const {
+  if (reply_failure_.has_value()) return *reply_failure_;
   if (answer_ != SenderStep::kMore) return answer_;
   return replies_.end_of_stream();
 }
