@@ -27,8 +27,7 @@ class LlamaEngine : public testing::Test {
   static std::string model() { return (*directory_ / "model.gguf").string(); }
   static Engine open(bool flash_attention, std::uint32_t context_tokens, std::uint32_t slots = 1,
                      std::uint32_t slot = 0) {
-    auto engine =
-        Engine::open({model(), KVPACK_ENGINE_LIBRARIES, context_tokens, flash_attention, slots, slot});
+    auto engine = Engine::open({model(), context_tokens, flash_attention, slots, slot});
     EXPECT_TRUE(engine.has_value()) << engine.error().verdict();
     if (!engine.has_value()) std::abort();
     return *std::move(engine);

@@ -19,7 +19,6 @@ inline constexpr std::uint32_t kVocabulary = 512;
 
 struct EngineOptions {
   std::string model_path;
-  std::string backend_directory;  ///< Where libggml-cpu-*.so lie. Not used by the synthetic engine.
   std::uint32_t context_tokens = 1024;
   bool flash_attention = true;
   std::uint32_t slots = 1;  ///< Sequences that the context has room for, each with a cache of its own.
@@ -40,6 +39,9 @@ struct EngineFacts {
   std::string
       math;  ///< Everything else that changes a bit of the result: backend, threads, batch, attention.
 };
+
+/// What runs here, for people.
+std::string engine_name();
 
 /// Writes the model file. Equal on every machine.
 Status write_model(const std::string& path);

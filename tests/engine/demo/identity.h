@@ -20,7 +20,7 @@
 #include <bit>
 
 #include "engine/demo/engine.h"
-#include "kvpack/core/family.h"
+#include "kvpack/core/family_builder.h"
 
 namespace kvpack::demo {
 
@@ -33,17 +33,18 @@ SemanticModelId semantic_model(const EngineFacts& facts);
 
 /// 104 states, `(layer, attn.k)` and `(layer, attn.v)` of 52 layers, each `[tokens][2][128]` f16. Layers with
 /// a window are tail-window states, the others direct ones.
-RepresentationFamily representation_family(const EngineFacts& facts, const llama::StateLayout& layout);
+Result<IdentifiedFamily> kv_family(const EngineFacts& facts, const llama::StateLayout& layout);
 
 // ---------------------------------------------------------------------------------------------------------------------
 
 namespace detail {
 
+/// D of the comment above.
 class DomainHash {
  public:
-  template <std::size_t N>
-  explicit DomainHash(const char (&domain)[N]) {
-    hash_.update(with_nul(domain));
+  explicit DomainHash(std::string_view domain) {
+    hash_.update(byte_view(domain));
+    hash_.update(with_nul(""));
   }
   DomainHash& part(ByteSpan bytes) {
     hash_.update(le_bytes(std::uint64_t{bytes.size()}));
@@ -76,38 +77,34 @@ inline SemanticModelId semantic_model(const EngineFacts& facts) {
           .qualified_math = DomainHash("kvpack-demo/math/v1").text(facts.math).finish()};
 }
 
-inline RepresentationFamily representation_family(const EngineFacts& facts,
-                                                  const llama::StateLayout& layout) {
+inline Result<IdentifiedFamily> kv_family(const EngineFacts& facts, const llama::StateLayout& layout) {
   using detail::DomainHash;
-  RepresentationFamily family;
-  family.engine_cache_abi = DomainHash("kvpack-demo/engine-cache-abi/v1")
-                                .text(facts.state_format)
-                                .u32(static_cast<std::uint32_t>(llama::kTypeF16))
-                                .text("[kv_heads 2][head_dim 128], head-major; K after norm and RoPE")
-                                .finish();
   DomainHash topology("kvpack-demo/topology/v1");
+  std::vector<StateSpec> states;
   for (const llama::CacheLayout& cache : layout.caches) {
+    const TokenAxisRule rule = cache.window_tokens == 0 ? TokenAxisRule::kDirect : TokenAxisRule::kTailWindow;
     ByteWriter part;
     part.le(cache.window_tokens);
-    for (const std::uint32_t layer : cache.layers) part.le(layer);
+    for (const std::uint32_t layer : cache.layers) {
+      part.le(layer);
+      for (const std::string_view name : {kKeyName, kValueName})
+        states.push_back({.layer = layer,
+                          .name = std::string(name),
+                          .dtype = DType::kF16,
+                          .dimensions = {kTokenAxis, kKvHeads, kHeadDim},
+                          .token_axis_rule = rule});
+    }
     topology.part(part.view());
   }
-  family.topology = topology.finish();
-  family.shard_map =
+  const Id32 abi = DomainHash("kvpack-demo/engine-cache-abi/v1")
+                       .text(facts.state_format)
+                       .u32(static_cast<std::uint32_t>(llama::kTypeF16))
+                       .text("[kv_heads 2][head_dim 128], head-major; K after norm and RoPE")
+                       .finish();
+  const Id32 shards =
       DomainHash("kvpack-demo/shard-map/v1").text("one rank, keys then values, layers ascending").finish();
-  family.mode = RepresentationMode::kNative;
-  family.page_size_tokens = 256;
-  for (const llama::CacheLayout& cache : layout.caches)
-    for (const std::uint32_t layer : cache.layers)
-      for (const std::string_view name : {kKeyName, kValueName})
-        family.states.push_back({.key = {layer, std::string(name)},
-                                 .dtype = DType::kF16,
-                                 .token_axis_rule = cache.window_tokens == 0 ? TokenAxisRule::kDirect
-                                                                             : TokenAxisRule::kTailWindow,
-                                 .elements_per_token = kKvHeads * kHeadDim,
-                                 .dimensions = {0, kKvHeads, kHeadDim}});
-  std::ranges::sort(family.states, {}, &StaticState::key);
-  return family;
+  return build_family({.engine_cache_abi = abi, .topology = topology.finish(), .shard_map = shards},
+                      std::move(states));
 }
 
 }  // namespace kvpack::demo

@@ -16,7 +16,8 @@ namespace {
 constexpr std::uint32_t kLayers = 52, kEmbedding = 128, kHeads = 4, kKvHeads = 2, kHeadDim = 128,
                         kFeedForward = 128;
 constexpr std::uint32_t kWindowTokens = 2048, kBatchTokens = 512;
-constexpr std::int32_t kThreads = 2;
+constexpr std::int32_t kThreads =
+    1;  // More would wait for each other by spinning, which a busy machine punishes.
 constexpr const char* kArchitecture = "muse-glimmer";
 constexpr float kPostNormEpsilon = 1e-8F;  // The graph's own, no key of the model file.
 
@@ -140,6 +141,10 @@ void log_errors_only(ggml_log_level level, const char* text, void*) {
 
 }  // namespace
 
+std::string engine_name() {
+  return "llama.cpp v0.5.0 on the CPU: random weights, the KV cache has the geometry of Muse Glimmer 30B";
+}
+
 Status write_model(const std::string& path) {
   const Gguf gguf(gguf_init_empty());
   const std::unique_ptr<ggml_context, GgmlFree> memory(ggml_init({std::size_t{64} << 20, nullptr, false}));
@@ -212,9 +217,9 @@ Result<Engine> Engine::open(const EngineOptions& options) {
   auto impl = std::make_unique<Impl>();
   llama_log_set(log_errors_only, nullptr);
   llama_backend_init();
-  if (ggml_backend_dev_count() == 0) ggml_backend_load_all_from_path(options.backend_directory.c_str());
+  if (ggml_backend_dev_count() == 0) ggml_backend_load_all_from_path(KVPACK_ENGINE_LIBRARIES);
   if (ggml_backend_dev_count() == 0)
-    return fail(ErrorCode::kIo, "no llama.cpp backend in " + options.backend_directory);
+    return fail(ErrorCode::kIo, "no llama.cpp backend in " KVPACK_ENGINE_LIBRARIES);
 
   KVPACK_TRY_ASSIGN(impl->facts.model_sha256, file_sha256(options.model_path));
   KVPACK_TRY(read_model_facts(options.model_path, impl->facts));

@@ -34,6 +34,10 @@ void append_row(Bytes& plane, std::uint64_t seed) {
 
 }  // namespace
 
+std::string engine_name() {
+  return "no engine: seeded synthetic planes with the geometry of Muse Glimmer 30B";
+}
+
 Status write_model(const std::string& path) {
   SystemFileSystem fs;
   KVPACK_TRY_ASSIGN(const auto place, open_place(fs, path));

@@ -1,0 +1,290 @@
+// One process of the demo. demo.sh runs several and tells the story; what is printed here are facts and
+// times.
+//
+//   kvpack_demo make-model --model FILE
+//   kvpack_demo flip       --in FILE --out FILE --at BYTE       a copy with the lowest bit of one byte
+//   flipped kvpack_demo identity   --model FILE --key FILE [--flash-attention off] [--prompt other]   as JSON
+//   kvpack_demo save       --model FILE --key FILE --objects DIR --logits FILE
+//   kvpack_demo restore    --model FILE --key FILE (--objects DIR --pack NAME | --set FILE) [--logits FILE]
+//                          [--flash-attention off] [--prompt other] [--refuse "category: message"]
+//
+// All take --engine DIR, the folder of the engine's backends. `restore --refuse` lets the context hold
+// another conversation, wants exactly this refusal, and checks that the conversation is still there, bit for
+// bit. Exit: 0 as promised; 1 not as promised; 2 usage; 3 not found; 4 refused; 5 I/O; 70 internal.
+#include <bit>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <random>
+
+#include "engine/demo/cut.h"
+#include "engine/demo/file_digest.h"
+#include "engine/demo/folder_objects.h"
+#include "kvpack/core/pack_set_reader.h"
+
+namespace kvpack::demo {
+namespace {
+
+constexpr std::size_t kPromptTokens = 768, kOtherConversationTokens = 96, kSteps = 4;
+constexpr std::uint32_t kNextToken = 17;  // What the user says next.
+constexpr std::string_view kTenant = "kvpack-demo";
+constexpr std::uint64_t kEpoch = 1;
+
+using Options = std::map<std::string, std::string, std::less<>>;
+
+class Stopwatch {
+ public:
+  double ms() const { return std::chrono::duration<double, std::milli>(Steady::now() - start_).count(); }
+
+ private:
+  using Steady = std::chrono::steady_clock;
+  Steady::time_point start_ = Steady::now();
+};
+
+void print_time(const std::string& what, double ms) {
+  std::printf("   %-52s %8.1f ms\n", what.c_str(), ms);
+}
+void print_fact(const std::string& what, const std::string& value) {
+  std::printf("   %-52s %s\n", what.c_str(), value.c_str());
+}
+
+std::string option(const Options& options, std::string_view name) {
+  const auto found = options.find(name);
+  return found == options.end() ? std::string() : found->second;
+}
+
+/// 1234567 as 1,234,567.
+std::string grouped(std::uint64_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, ",");
+  return text;
+}
+
+/// "category: message", and which field or object it is about.
+std::string describe(const Error& error) {
+  return std::string(category_token(error.code)) + ": " + error.message;
+}
+
+int exit_code(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kNotFound: return 3;
+    case ErrorCode::kIo:
+    case ErrorCode::kQuota:
+    case ErrorCode::kLimit:
+    case ErrorCode::kNoMemory: return 5;
+    case ErrorCode::kInternal: return 70;
+    default: return 4;
+  }
+}
+
+/// Pseudo-random tokens. The `other` prompt differs in its last token alone.
+std::vector<std::uint32_t> prompt_tokens(const Options& options) {
+  std::mt19937 random(7);
+  std::vector<std::uint32_t> tokens(kPromptTokens);
+  for (auto& token : tokens) token = static_cast<std::uint32_t>(random() % kVocabulary);
+  if (option(options, "--prompt") == "other") tokens.back() = (tokens.back() + 1) % kVocabulary;
+  return tokens;
+}
+
+Result<Engine> open_engine(const Options& options) {
+  const bool flash_attention = option(options, "--flash-attention") != "off";
+  return Engine::open({option(options, "--model"), 1024, flash_attention, 1, 0});
+}
+
+Result<KeyRing> read_keys(const Options& options) {
+  SystemFileSystem fs;
+  KVPACK_TRY_ASSIGN(SecretKey root, read_key_file(fs, option(options, "--key")));
+  KVPACK_TRY_ASSIGN(const Id32 tenant, derive_tenant_namespace(root, byte_view(kTenant)));
+  return KeyRing::create({.stable_root = std::move(root), .tenant = tenant});
+}
+
+Status write_file(const std::string& path, ByteSpan bytes) {
+  SystemFileSystem fs;
+  KVPACK_TRY_ASSIGN(const Place place, open_place(fs, path));
+  KVPACK_TRY(publish_bytes(*place.directory, place.name, bytes));
+  return success();
+}
+
+Result<Bytes> read_file(const std::string& path) {
+  SystemFileSystem fs;
+  return read_file_bounded(fs, path, std::uint64_t{1} << 30);
+}
+
+/// The user's next token, then always the most probable one: the logits of every step, and the tokens as
+/// text.
+struct Continuation {
+  Bytes logits;
+  std::string tokens;
+};
+
+Result<Continuation> continue_greedily(Engine& engine) {
+  ByteWriter logits;
+  std::string tokens;
+  std::uint32_t token = kNextToken;
+  for (std::size_t step = 0; step < kSteps; ++step) {
+    KVPACK_TRY(engine.append({&token, 1}));
+    const std::vector<float>& next = engine.next_logits();
+    for (const float value : next) logits.le(std::bit_cast<std::uint32_t>(value));
+    token = static_cast<std::uint32_t>(std::ranges::max_element(next) - next.begin());
+    tokens += (step == 0 ? "" : " ") + std::to_string(token);
+  }
+  return Continuation{std::move(logits).take(), tokens};
+}
+
+Status make_model(const Options& options) {
+  print_fact("engine", engine_name());
+  const Stopwatch watch;
+  KVPACK_TRY(write_model(option(options, "--model")));
+  print_time("model file written", watch.ms());
+  KVPACK_TRY_ASSIGN(const Id32 digest, file_sha256(option(options, "--model")));
+  print_fact("its SHA-256, the model's identity", digest.hex());
+  return success();
+}
+
+Status flip(const Options& options) {
+  KVPACK_TRY_ASSIGN(Bytes bytes, read_file(option(options, "--in")));
+  const std::uint64_t at = std::strtoull(option(options, "--at").c_str(), nullptr, 10);
+  if (at >= bytes.size()) return fail(ErrorCode::kBounds, "--at lies behind the end");
+  bytes[static_cast<std::size_t>(at)] ^= 1;
+  return write_file(option(options, "--out"), bytes);
+}
+
+Status print_identity(const Options& options) {
+  KVPACK_TRY_ASSIGN(const Engine engine, open_engine(options));
+  KVPACK_TRY_ASSIGN(const KeyRing ring, read_keys(options));
+  KVPACK_TRY_ASSIGN(const auto keys, ring.schedule(kEpoch));
+  KVPACK_TRY_ASSIGN(const OwnIdentity own, own_identity(engine.facts(), *keys, prompt_tokens(options)));
+  std::printf("{\"token_count\":%llu", static_cast<unsigned long long>(own.cut.token_count));
+  for (const auto& [name, id] : identity_digests(own)) std::printf(",\"%s\":\"%s\"", name, id.hex().c_str());
+  std::printf("}\n");
+  return success();
+}
+
+Status save(const Options& options) {
+  KVPACK_TRY_ASSIGN(Engine engine, open_engine(options));
+  KVPACK_TRY_ASSIGN(const KeyRing ring, read_keys(options));
+  KVPACK_TRY_ASSIGN(const auto keys, ring.schedule(kEpoch));
+  const auto prompt = prompt_tokens(options);
+
+  const Stopwatch prefill;
+  KVPACK_TRY(engine.append(prompt));
+  print_time("prefill of " + grouped(prompt.size()) + " tokens", prefill.ms());
+
+  const Stopwatch reading;
+  KVPACK_TRY_ASSIGN(const Bytes state, engine.state());
+  KVPACK_TRY_ASSIGN(const auto caches,
+                    llama::read_state(state, llama::muse_glimmer_layout(), prompt.size(), engine.form()));
+  print_time("sequence state, " + grouped(state.size()) + " bytes, into planes", reading.ms());
+
+  const Stopwatch saving;
+  KVPACK_TRY_ASSIGN(FolderObjects objects, FolderObjects::open(option(options, "--objects")));
+  KVPACK_TRY_ASSIGN(const OwnIdentity own, own_identity(engine.facts(), *keys, prompt));
+  KVPACK_TRY_ASSIGN(const SavedCut saved, save_planes(caches, own, *keys, prompt, objects));
+  const std::string pack_name = saved.pack.manifest_id.hex() + ".kvpack";
+  KVPACK_TRY(objects.store(pack_name, saved.pack.bytes));
+  print_time("save, durable: " + grouped(saved.chunk_count) + " chunks and the pack", saving.ms());
+  print_fact("planes", grouped(own.family.family().states.size()) + " of [768][2][128] f16, " +
+                           grouped(saved.payload_bytes) + " bytes");
+  print_fact("pack", pack_name.substr(0, 16) + "...kvpack, " + grouped(saved.pack.bytes.size()) + " bytes");
+
+  KVPACK_TRY_ASSIGN(const Continuation next, continue_greedily(engine));
+  print_fact("the conversation goes on with tokens", next.tokens);
+  return write_file(option(options, "--logits"), next.logits);
+}
+
+/// Opens the saved cut, verifies all of it, and only then gives the engine a state.
+Status restore_into(Engine& engine, const Options& options) {
+  const Stopwatch all;
+  const auto prompt = prompt_tokens(options);
+  const llama::StateLayout layout = llama::muse_glimmer_layout();
+  KVPACK_TRY_ASSIGN(const KeyRing ring, read_keys(options));
+  KVPACK_TRY_ASSIGN(const auto keys, ring.schedule(kEpoch));
+  KVPACK_TRY_ASSIGN(const OwnIdentity own, own_identity(engine.facts(), *keys, prompt));
+
+  const auto restore_from = [&](ObjectSource& source, ByteSpan head) -> Status {
+    KVPACK_TRY_ASSIGN(const ManifestChain chain, open_chain(head, source, &ring));
+    KVPACK_TRY(expect_identity(chain.head(), own));
+    const Stopwatch verifying;
+    KVPACK_TRY_ASSIGN(const auto planes, restore_planes(chain, source, ring));
+    print_time("every chunk read and verified into shadow planes", verifying.ms());
+    KVPACK_TRY_ASSIGN(const Bytes state,
+                      llama::write_state(view_caches(planes, layout), layout, prompt.size(), engine.form()));
+    const Stopwatch installing;
+    KVPACK_TRY(engine.install(state, prompt.size()));
+    print_time("installed by the engine", installing.ms());
+    print_time("verified restore, all of it", all.ms());
+    return success();
+  };
+
+  if (options.contains("--set")) {
+    SystemFileSystem fs;
+    KVPACK_TRY_ASSIGN(auto file, fs.open_file(option(options, "--set"), Links::kFollow));
+    KVPACK_TRY_ASSIGN(FileSource source, FileSource::open(std::move(file)));
+    KVPACK_TRY_ASSIGN(const PackSet set, PackSet::open(source, &ring));
+    PackSetObjects objects(set);
+    KVPACK_TRY_ASSIGN(const Bytes head, objects.read_pack(set.footer().head_manifest_id));
+    return restore_from(objects, head);
+  }
+  KVPACK_TRY_ASSIGN(FolderObjects objects, FolderObjects::open(option(options, "--objects")));
+  KVPACK_TRY_ASSIGN(const Bytes head, objects.read(option(options, "--pack")));
+  return restore_from(objects, head);
+}
+
+/// Restores into an empty context, goes on, and compares with what the saving process computed.
+Result<int> restore(const Options& options) {
+  KVPACK_TRY_ASSIGN(Engine engine, open_engine(options));
+  KVPACK_TRY(restore_into(engine, options));
+  KVPACK_TRY_ASSIGN(const Continuation next, continue_greedily(engine));
+  print_fact("the conversation goes on with tokens", next.tokens);
+  KVPACK_TRY_ASSIGN(const Bytes expected, read_file(option(options, "--logits")));
+  const bool identical = next.logits == expected;
+  print_fact(grouped(kSteps) + " x " + grouped(kVocabulary) + " logits against the saving process",
+             identical ? "bit-identical" : "DIFFERENT");
+  return identical ? 0 : 1;
+}
+
+/// Tries to restore while another conversation is alive, which must be refused and leave it alone.
+Result<int> restore_refused(const Options& options) {
+  KVPACK_TRY_ASSIGN(Engine engine, open_engine(options));
+  KVPACK_TRY(engine.append(std::vector<std::uint32_t>(kOtherConversationTokens, kNextToken)));
+  KVPACK_TRY_ASSIGN(const Bytes before, engine.state());
+  const Status status = restore_into(engine, options);
+  KVPACK_TRY_ASSIGN(const Bytes after, engine.state());
+  const std::string verdict = status.has_value() ? "RESTORED" : describe(status.error());
+  print_fact("refused", verdict);
+  if (!status.has_value()) {
+    for (const Context& fact : status.error().context) print_fact("  " + std::string(fact.key), fact.value);
+  }
+  print_fact("the live conversation of " + grouped(kOtherConversationTokens) + " tokens",
+             before == after ? "untouched" : "CHANGED");
+  return verdict == option(options, "--refuse") && before == after ? 0 : 1;
+}
+
+Result<int> run(std::string_view mode, const Options& options) {
+  if (mode == "restore") return options.contains("--refuse") ? restore_refused(options) : restore(options);
+  Status status = fail(ErrorCode::kConfig, "unknown mode");
+  if (mode == "make-model") status = make_model(options);
+  if (mode == "flip") status = flip(options);
+  if (mode == "identity") status = print_identity(options);
+  if (mode == "save") status = save(options);
+  if (!status.has_value()) return std::move(status.error());
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvpack::demo
+
+int main(int argc, char** argv) {
+  using namespace kvpack::demo;
+  Options options;
+  for (int i = 2; i + 1 < argc; i += 2) options[argv[i]] = argv[i + 1];
+  if (argc < 2 || argc % 2 != 0) {
+    std::fprintf(stderr, "usage: kvpack_demo make-model|flip|identity|save|restore [--NAME VALUE]...\n");
+    return 2;
+  }
+  const auto code = run(argv[1], options);
+  if (code.has_value()) return *code;
+  std::fprintf(stderr, "kvpack_demo %s: %s\n", argv[1], describe(code.error()).c_str());
+  return exit_code(code.error());
+}
