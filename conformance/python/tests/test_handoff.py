@@ -257,6 +257,18 @@ class Endpoint(unittest.TestCase):
         self.assertEqual([a[:11] for a in answers[2:]], ["unsupported", "unsupported", ""])
 
 
+class Document(unittest.TestCase):
+    def test_the_example_conversation_is_true(self):
+        with open(os.path.join(os.path.dirname(PYTHON), "HANDOFF.md"), encoding="utf-8") as f:
+            block = f.read().split("## Example")[1].split("```")[1]
+        lines = block.strip().split("\n")
+        endpoint = handoff_endpoint.Endpoint()
+        self.assertGreater(len(lines), 10)
+        for request, answer in zip(lines[::2], lines[1::2]):
+            request = request[2:].replace(stream_of("declared").hex()[:44] + "...", stream_of("declared").hex())
+            self.assertEqual(endpoint.answer(request), answer[2:])
+
+
 class CommandLine(unittest.TestCase):
     def run_module(self, *args, data=b""):
         return subprocess.run([sys.executable, "-m", "kvpack_ref.handoff", *args], cwd=PYTHON, input=data,

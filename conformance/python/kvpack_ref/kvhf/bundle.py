@@ -1,5 +1,6 @@
 """The sealed bundle directory (docs/protocol/kvhf.md section 12)."""
 import os
+import shutil
 import stat
 
 from ..handoff.errors import Refusal, validation
@@ -51,10 +52,23 @@ def _write(path, data, limits, key):
         raise validation(f"bundle parent must not be a symlink: {parent}")
     if os.path.lexists(path):
         raise validation(f"bundle output already exists: {path}")
-    begin, artifact = witness.begin, witness.seal["artifact_sha256"]
-    staging = os.path.join(parent, f".{name}.{begin['transfer_id'][:16]}.partial")
-    layers = os.path.join(staging, LAYERS)
+    staging = os.path.join(parent, f".{name}.{witness.begin['transfer_id'][:16]}.partial")
     os.mkdir(staging)
+    try:
+        _fill(staging, witness, planes)
+        # The standard library has no rename that refuses to replace; a name taken since the first check is caught here.
+        if os.path.lexists(path):
+            raise validation(f"bundle output already exists: {path}")
+        os.rename(staging, path)
+    except (OSError, Refusal):
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    _sync_directory(parent)
+    return witness.seal["artifact_sha256"]
+
+
+def _fill(staging, witness, planes):
+    begin, layers = witness.begin, os.path.join(staging, LAYERS)
     os.mkdir(layers)
     _write_new(os.path.join(staging, BEGIN_FILE), encode(begin))
     for header, payload in planes:
@@ -62,12 +76,9 @@ def _write(path, data, limits, key):
         _write_new(os.path.join(layers, header_name), encode(header))
         _write_new(os.path.join(layers, payload_name), payload)
     _write_new(os.path.join(staging, SEAL_FILE), encode(witness.seal))
-    _write_new(os.path.join(staging, READY_FILE), artifact.encode() + b"\n")
+    _write_new(os.path.join(staging, READY_FILE), witness.seal["artifact_sha256"].encode() + b"\n")
     _sync_directory(layers)
     _sync_directory(staging)
-    os.rename(staging, path)
-    _sync_directory(parent)
-    return artifact
 
 
 def _read(path, max_bytes):
