@@ -280,9 +280,9 @@ inline Result<ByteSpan> judge_chunk(ByteSpan object, const ChunkExpectation& exp
   if (header.encrypted && expected.keys == nullptr) return ByteSpan{};
   KVPACK_TRY_ASSIGN(const ByteSpan plaintext, unpack_chunk(object, header, expected.keys, scratch));
   if (expected.keys != nullptr && expected.span != nullptr && expected.state != nullptr) {
-    const auto identity =
-        chunk_content_id(*expected.keys, header.family_id, *expected.state, *expected.span, plaintext);
-    if (!identity.has_value() || !constant_time_equal(*identity, header.content_id))
+    KVPACK_TRY_ASSIGN(const Id32 identity, chunk_content_id(*expected.keys, header.family_id, *expected.state,
+                                                            *expected.span, plaintext));
+    if (!constant_time_equal(identity, header.content_id))
       return fail(ErrorCode::kAuthentication, "chunk plaintext identity mismatch");
   }
   return plaintext;
