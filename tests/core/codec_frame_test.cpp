@@ -6,9 +6,14 @@
 
 #include "kvpack/base/hex.h"
 #include "kvpack/crypto/sha256.h"
+#include "support/mutate.h"
+#include "support/verdict.h"
 
 namespace kvpack {
 namespace {
+
+using testing::verdict;
+using testing::with_bit_flipped;
 
 Bytes ramp(std::size_t n) {
   Bytes out(n);
@@ -17,8 +22,7 @@ Bytes ramp(std::size_t n) {
 }
 
 std::string verdict(Codec codec, ByteSpan frame, std::uint64_t expected) {
-  const auto plaintext = decode_codec_frame(codec, frame, expected);
-  return plaintext.has_value() ? "ok" : plaintext.error().verdict();
+  return verdict(decode_codec_frame(codec, frame, expected));
 }
 
 constexpr Codec kBoth[] = {Codec::kRaw, Codec::kLossless};
@@ -151,8 +155,7 @@ TEST(CodecFrame, EveryBitFlipIsRefusedOrIsAnotherCanonicalFrame) {
     plaintext.insert(plaintext.end(), 200, 7);
     const Bytes frame = *encode_codec_frame(codec, plaintext);
     for (std::size_t bit = 0; bit < frame.size() * 8; ++bit) {
-      Bytes bad = frame;
-      bad[bit / 8] ^= static_cast<std::uint8_t>(1U << (bit % 8));
+      const Bytes bad = with_bit_flipped(frame, bit);
       const auto back = decode_codec_frame(codec, bad, plaintext.size());
       if (bit / 8 < kCodecFrameHeaderBytes) {
         EXPECT_FALSE(back.has_value()) << bit;

@@ -4,8 +4,12 @@
 
 #include <numeric>
 
+#include "support/verdict.h"
+
 namespace kvpack {
 namespace {
+
+using testing::verdict;
 
 const HmacKey& key() {
   static const HmacKey kKey((ByteSpan(Bytes(32, 0x07))));
@@ -99,10 +103,6 @@ TEST(CutChain, NamespaceAndKeySeparateChains) {
   const auto base = *CutChain(key(), kNamespace, stride).push(tokens);
   EXPECT_NE(*CutChain(key(), Id32::filled(4), stride).push(tokens), base);
   EXPECT_NE(*CutChain(other_key, kNamespace, stride).push(tokens), base);
-}
-
-std::string verdict(const Result<CutStride>& stride) {
-  return stride.has_value() ? "ok" : stride.error().verdict();
 }
 
 TEST(CutChain, StridesAreCheckedInOrder) {

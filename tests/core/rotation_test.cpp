@@ -2,8 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include "support/mutate.h"
+#include "support/verdict.h"
+
 namespace kvpack {
 namespace {
+
+using testing::verdict;
+using testing::with_appended;
+using testing::with_bit_flipped;
+using testing::with_le;
 
 // Where the fields of a descriptor lie; the table of the Qwen2.5 descriptor has 512 bytes.
 constexpr std::size_t kConventionsAt = 12, kSecondReservedAt = 30, kDimensionAt = 32, kCoefficientsAt = 36,
@@ -17,19 +25,8 @@ Bytes qwen25_bytes() {
   return *encode_rotation_family(qwen25());
 }
 
-template <class T>
-std::string verdict_of(const Result<T>& result) {
-  return result.has_value() ? "ok" : result.error().verdict();
-}
-
 std::string verdict(ByteSpan bytes) {
-  return verdict_of(decode_rotation_family(bytes));
-}
-
-template <class U>
-Bytes with(Bytes bytes, std::size_t at, U value) {
-  store_le<U>(bytes, at, value);
-  return bytes;
+  return verdict(decode_rotation_family(bytes));
 }
 
 // The descriptor with another table and, where that is wanted, a hash that fits it.
@@ -77,22 +74,21 @@ TEST(RotationFamily, WithoutARotationTheAbiIsUnchanged) {
 TEST(RotationFamily, PinnedTableIsCheckedAgainstItsDigest) {
   auto altered = kQwen25Increments;
   altered[63] += 1;
-  EXPECT_EQ(verdict_of(detail::pinned_qwen25_family(altered, Id32::filled(7))),
+  EXPECT_EQ(verdict(detail::pinned_qwen25_family(altered, Id32::filled(7))),
             "semantics:pinned qwen2.5 rotation table hash does not match its family constant");
-  EXPECT_EQ(verdict_of(qwen25_rotation_family(Id32{})),
+  EXPECT_EQ(verdict(qwen25_rotation_family(Id32{})),
             "semantics:rotation descriptor contains a zero identity");
 }
 
 TEST(RotationFamily, DecodeRefusesEachHeaderFaultWithItsText) {
   const Bytes good = qwen25_bytes();
-  EXPECT_EQ(verdict(with<std::uint8_t>(good, 0, 'X')), "bad_magic:invalid canonical object magic");
-  EXPECT_EQ(verdict(with<std::uint16_t>(good, 8, 2)), "bad_magic:unsupported rotation family version");
-  EXPECT_EQ(verdict(with<std::uint16_t>(good, 10, 1)), "reserved:rotation family reserved field is nonzero");
-  EXPECT_EQ(verdict(with<std::uint16_t>(good, kSecondReservedAt, 1)),
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, 0, 'X')), "bad_magic:invalid canonical object magic");
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, 8, 2)), "bad_magic:unsupported rotation family version");
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, 10, 1)),
+            "reserved:rotation family reserved field is nonzero");
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kSecondReservedAt, 1)),
             "reserved:rotation family secondary reserved field is nonzero");
-  Bytes longer = good;
-  longer.push_back(0);
-  EXPECT_EQ(verdict(longer), "reserved:trailing canonical bytes");
+  EXPECT_EQ(verdict(with_appended(good, 0)), "reserved:trailing canonical bytes");
 }
 
 TEST(RotationFamily, EachConventionHasTheOneValueOne) {
@@ -102,16 +98,16 @@ TEST(RotationFamily, EachConventionHasTheOneValueOne) {
       "rotation f32 rounding",        "rotation f16 cache cast", "rotation operation order"};
   for (std::size_t i = 0; i < std::size(names); ++i)
     for (const std::uint16_t value : std::initializer_list<std::uint16_t>{0, 2, 65535})
-      EXPECT_EQ(verdict(with<std::uint16_t>(qwen25_bytes(), kConventionsAt + 2 * i, value)),
+      EXPECT_EQ(verdict(with_le<std::uint16_t>(qwen25_bytes(), kConventionsAt + 2 * i, value)),
                 "unknown_enum:unknown " + std::string(names[i]) + " " + std::to_string(value));
 }
 
 TEST(RotationFamily, DecodeRefusesEachValueFaultWithItsText) {
   const Bytes good = qwen25_bytes();
   for (const std::uint32_t dimension : {0U, 1U, 127U, 4098U, 0xffffffffU})
-    EXPECT_EQ(verdict(with(good, kDimensionAt, dimension)),
+    EXPECT_EQ(verdict(with_le(good, kDimensionAt, dimension)),
               "bounds:rotation rotary dimension is outside the v1 bounds");
-  EXPECT_EQ(verdict(with(good, kDimensionAt, 126U)),
+  EXPECT_EQ(verdict(with_le(good, kDimensionAt, 126U)),
             "bounds:rotation frac64 table does not match rotary dimension");
   constexpr char kZeroIdentity[] = "semantics:rotation descriptor contains a zero identity";
   Bytes zero = good;
@@ -121,8 +117,8 @@ TEST(RotationFamily, DecodeRefusesEachValueFaultWithItsText) {
   std::fill_n(zero.begin() + kCoefficientsAt, 32, std::uint8_t{0});
   EXPECT_EQ(verdict(zero), kZeroIdentity);
   constexpr char kHash[] = "semantics:rotation frac64 table hash does not match authenticated bytes";
-  EXPECT_EQ(verdict(with<std::uint8_t>(good, kTableHashAt, 0)), kHash);
-  EXPECT_EQ(verdict(with<std::uint8_t>(good, kTableAt, 0)), kHash);
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, kTableHashAt, 0)), kHash);
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, kTableAt, 0)), kHash);
   Bytes table(ByteSpan(good).subspan(kTableAt, 512).begin(), ByteSpan(good).subspan(kTableAt, 512).end());
   store_le<std::uint64_t>(table, 8 * 5, 0);
   EXPECT_EQ(verdict(with_table(128, table)), "semantics:rotation frac64 table contains a zero increment");
@@ -140,7 +136,7 @@ TEST(RotationFamily, ATableOfAnyLengthIsReadBeforeItIsJudged) {
   Bytes longer = with_table(0, Bytes(5, 1));
   longer.push_back(0);
   EXPECT_EQ(verdict(longer), "reserved:trailing canonical bytes");
-  EXPECT_EQ(verdict(with(qwen25_bytes(), kTableBytesAt, 0xffffffffU)),
+  EXPECT_EQ(verdict(with_le(qwen25_bytes(), kTableBytesAt, 0xffffffffU)),
             "truncated:truncated canonical object");
 }
 
@@ -150,21 +146,21 @@ TEST(RotationFamily, TheFirstOfTwoFaultsIsReported) {
   EXPECT_EQ(verdict(bad), "semantics:rotation frac64 table hash does not match authenticated bytes");
   std::fill_n(bad.begin() + kModelAt, 32, std::uint8_t{0});
   EXPECT_EQ(verdict(bad), "semantics:rotation descriptor contains a zero identity");
-  bad = with(bad, kDimensionAt, 64U);
+  bad = with_le(bad, kDimensionAt, 64U);
   EXPECT_EQ(verdict(bad), "bounds:rotation frac64 table does not match rotary dimension");
-  bad = with(bad, kDimensionAt, 3U);
+  bad = with_le(bad, kDimensionAt, 3U);
   EXPECT_EQ(verdict(bad), "bounds:rotation rotary dimension is outside the v1 bounds");
   bad.push_back(0);
   EXPECT_EQ(verdict(bad), "reserved:trailing canonical bytes");
-  bad = with<std::uint16_t>(bad, kSecondReservedAt, 1);
+  bad = with_le<std::uint16_t>(bad, kSecondReservedAt, 1);
   EXPECT_EQ(verdict(bad), "reserved:rotation family secondary reserved field is nonzero");
-  bad = with<std::uint16_t>(bad, kConventionsAt + 16, 9);
+  bad = with_le<std::uint16_t>(bad, kConventionsAt + 16, 9);
   EXPECT_EQ(verdict(bad), "unknown_enum:unknown rotation operation order 9");
-  bad = with<std::uint16_t>(bad, kConventionsAt, 9);
+  bad = with_le<std::uint16_t>(bad, kConventionsAt, 9);
   EXPECT_EQ(verdict(bad), "unknown_enum:unknown rotation coefficient set 9");
-  bad = with<std::uint16_t>(bad, 10, 9);
+  bad = with_le<std::uint16_t>(bad, 10, 9);
   EXPECT_EQ(verdict(bad), "reserved:rotation family reserved field is nonzero");
-  bad = with<std::uint16_t>(bad, 8, 9);
+  bad = with_le<std::uint16_t>(bad, 8, 9);
   EXPECT_EQ(verdict(bad), "bad_magic:unsupported rotation family version");
 }
 
@@ -183,14 +179,14 @@ TEST(RotationFamily, EncodeAndIdentityValidateFirst) {
   RotationFamily bad = qwen25();
   bad.increments[1] = 0;
   constexpr char kZero[] = "semantics:rotation frac64 table contains a zero increment";
-  EXPECT_EQ(verdict_of(validate_rotation_family(bad)), kZero);
-  EXPECT_EQ(verdict_of(encode_rotation_family(bad)), kZero);
-  EXPECT_EQ(verdict_of(rotation_family_id(bad)), kZero);
+  EXPECT_EQ(verdict(validate_rotation_family(bad)), kZero);
+  EXPECT_EQ(verdict(encode_rotation_family(bad)), kZero);
+  EXPECT_EQ(verdict(rotation_family_id(bad)), kZero);
   bad.increments.pop_back();
-  EXPECT_EQ(verdict_of(encode_rotation_family(bad)),
+  EXPECT_EQ(verdict(encode_rotation_family(bad)),
             "bounds:rotation frac64 table does not match rotary dimension");
   bad.rotary_dimension = 7;
-  EXPECT_EQ(verdict_of(encode_rotation_family(bad)),
+  EXPECT_EQ(verdict(encode_rotation_family(bad)),
             "bounds:rotation rotary dimension is outside the v1 bounds");
 }
 
@@ -203,8 +199,7 @@ TEST(RotationFamily, EveryTruncationIsTruncated) {
 TEST(RotationFamily, EveryBitFlipIsRefusedOrIsAnotherFamily) {
   const Bytes good = qwen25_bytes();
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
-    Bytes bad = good;
-    bad[bit / 8] ^= static_cast<std::uint8_t>(1U << (bit % 8));
+    const Bytes bad = with_bit_flipped(good, bit);
     const bool free_identity = bit / 8 >= kCoefficientsAt && bit / 8 < kTableBytesAt;
     EXPECT_EQ(decode_rotation_family(bad).has_value(), free_identity) << bit;
   }

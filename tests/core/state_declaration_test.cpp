@@ -4,9 +4,16 @@
 
 #include "kvpack/base/hex.h"
 #include "kvpack/crypto/sha256.h"
+#include "support/mutate.h"
+#include "support/verdict.h"
 
 namespace kvpack {
 namespace {
+
+using testing::verdict;
+using testing::with_appended;
+using testing::with_bit_flipped;
+using testing::with_le;
 
 StateDeclaration fixture() {
   return {{7, "attention.k"}, {{320, 4, 8}}, {{64, 4, 8}}, {32, 8, 1}, 256, 64, 320, 0, 9};
@@ -20,14 +27,8 @@ Bytes fixture_bytes() {
   return *encode_state_declaration(fixture());
 }
 
-Bytes with_byte(Bytes bytes, std::size_t at, std::uint8_t value) {
-  bytes[at] = value;
-  return bytes;
-}
-
 std::string verdict(ByteSpan bytes) {
-  const auto declaration = decode_state_declaration(bytes);
-  return declaration.has_value() ? "ok" : declaration.error().verdict();
+  return verdict(decode_state_declaration(bytes));
 }
 
 TEST(StateDeclaration, MatchesUpstreamVector) {  // conformance/vectors: fixture/*/state_declaration
@@ -54,36 +55,35 @@ TEST(StateDeclaration, DecodesWhatOnlyValidationWouldRefuse) {
 
 TEST(StateDeclaration, DecodeRefusesEachFaultWithItsText) {
   const Bytes good = fixture_bytes();
-  EXPECT_EQ(verdict(with_byte(good, 0, 'k')), "bad_magic:invalid canonical object magic");
-  EXPECT_EQ(verdict(with_byte(good, 8, 2)), "bad_magic:unsupported state-schema version");
-  EXPECT_EQ(verdict(with_byte(good, 9, 1)), "bad_magic:unsupported state-schema version");
-  EXPECT_EQ(verdict(with_byte(good, 10, 1)), "reserved:state-schema reserved field is nonzero");
-  EXPECT_EQ(verdict(with_byte(good, kNameAt, 0xff)), "semantics:state name is not UTF-8");
-  EXPECT_EQ(verdict(with_byte(good, kNameBytesAt + 1, 1)), "truncated:truncated canonical object");
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, 0, 'k')), "bad_magic:invalid canonical object magic");
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, 8, 2)), "bad_magic:unsupported state-schema version");
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, 9, 1)), "bad_magic:unsupported state-schema version");
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, 10, 1)), "reserved:state-schema reserved field is nonzero");
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, kNameAt, 0xff)), "semantics:state name is not UTF-8");
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, kNameBytesAt + 1, 1)),
+            "truncated:truncated canonical object");
   for (const std::size_t at : {kFullRankAt, kSegmentRankAt}) {
-    EXPECT_EQ(verdict(with_byte(good, at, 0)), "bounds:state rank must be in 1..=8");
-    EXPECT_EQ(verdict(with_byte(good, at, 9)), "bounds:state rank must be in 1..=8");
+    EXPECT_EQ(verdict(with_le<std::uint8_t>(good, at, 0)), "bounds:state rank must be in 1..=8");
+    EXPECT_EQ(verdict(with_le<std::uint8_t>(good, at, 9)), "bounds:state rank must be in 1..=8");
   }
   Bytes zero = good;
   store_le<std::uint64_t>(zero, kFullRankAt + 1, 0);
   EXPECT_EQ(verdict(zero), "bounds:state dimensions must be nonzero");
-  EXPECT_EQ(verdict(with_byte(good, kStrideCountAt, 9)), "bounds:too many state strides");
-  Bytes longer = good;
-  longer.push_back(0);
-  EXPECT_EQ(verdict(longer), "reserved:trailing canonical bytes");
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, kStrideCountAt, 9)), "bounds:too many state strides");
+  EXPECT_EQ(verdict(with_appended(good, 0)), "reserved:trailing canonical bytes");
 }
 
 TEST(StateDeclaration, TheFirstOfTwoFaultsIsReported) {
-  Bytes bad = with_byte(fixture_bytes(), kStrideCountAt, 9);
-  bad = with_byte(bad, kSegmentRankAt, 0);
+  Bytes bad = with_le<std::uint8_t>(fixture_bytes(), kStrideCountAt, 9);
+  bad = with_le<std::uint8_t>(bad, kSegmentRankAt, 0);
   EXPECT_EQ(verdict(bad), "bounds:state rank must be in 1..=8");
-  bad = with_byte(bad, kNameAt, 0xff);
+  bad = with_le<std::uint8_t>(bad, kNameAt, 0xff);
   EXPECT_EQ(verdict(bad), "semantics:state name is not UTF-8");
-  bad = with_byte(bad, 10, 1);
+  bad = with_le<std::uint8_t>(bad, 10, 1);
   EXPECT_EQ(verdict(bad), "reserved:state-schema reserved field is nonzero");
-  bad = with_byte(bad, 8, 0);
+  bad = with_le<std::uint8_t>(bad, 8, 0);
   EXPECT_EQ(verdict(bad), "bad_magic:unsupported state-schema version");
-  bad = with_byte(bad, 0, 0);
+  bad = with_le<std::uint8_t>(bad, 0, 0);
   EXPECT_EQ(verdict(bad), "bad_magic:invalid canonical object magic");
   // A short read of the dimensions comes before a zero among them.
   Bytes zero = fixture_bytes();
@@ -92,19 +92,15 @@ TEST(StateDeclaration, TheFirstOfTwoFaultsIsReported) {
 }
 
 TEST(StateDeclaration, EncodeRefusesWhatHasNoEncoding) {
-  const auto verdict_of = [](const StateDeclaration& declaration) {
-    const auto bytes = encode_state_declaration(declaration);
-    return bytes.has_value() ? "ok" : bytes.error().verdict();
-  };
   StateDeclaration bad = fixture();
   bad.strides.assign(9, 1);
-  EXPECT_EQ(verdict_of(bad), "bounds:too many state strides");
+  EXPECT_EQ(verdict(encode_state_declaration(bad)), "bounds:too many state strides");
   bad.segment_shape.dimensions = {1, 0};
-  EXPECT_EQ(verdict_of(bad), "bounds:state dimensions must be nonzero");
+  EXPECT_EQ(verdict(encode_state_declaration(bad)), "bounds:state dimensions must be nonzero");
   bad.full_shape.dimensions.clear();
-  EXPECT_EQ(verdict_of(bad), "bounds:state rank must be in 1..=8");
+  EXPECT_EQ(verdict(encode_state_declaration(bad)), "bounds:state rank must be in 1..=8");
   bad.key.name.assign(65'536, 'x');
-  EXPECT_EQ(verdict_of(bad), "bounds:string is too long");
+  EXPECT_EQ(verdict(encode_state_declaration(bad)), "bounds:string is too long");
 }
 
 TEST(StateDeclaration, EveryTruncationIsTruncated) {
@@ -116,7 +112,7 @@ TEST(StateDeclaration, EveryTruncationIsTruncated) {
 TEST(StateDeclaration, EveryBitFlipIsRefusedOrIsAnotherDeclaration) {
   const Bytes good = fixture_bytes();
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
-    const Bytes bad = with_byte(good, bit / 8, static_cast<std::uint8_t>(good[bit / 8] ^ (1U << (bit % 8))));
+    const Bytes bad = with_bit_flipped(good, bit);
     const auto declaration = decode_state_declaration(bad);
     if (!declaration.has_value()) continue;
     EXPECT_GE(bit / 8, 12U);

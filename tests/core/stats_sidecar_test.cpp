@@ -3,9 +3,16 @@
 #include <gtest/gtest.h>
 
 #include "kvpack/base/hex.h"
+#include "support/mutate.h"
+#include "support/verdict.h"
 
 namespace kvpack {
 namespace {
+
+using testing::verdict;
+using testing::with_appended;
+using testing::with_bit_flipped;
+using testing::with_le;
 
 Bytes unhex(std::string_view text) {
   return *from_hex(text);
@@ -25,23 +32,8 @@ Bytes sidecar_bytes() {
   return unhex(kSidecarHex);
 }
 
-Bytes with_u16(Bytes bytes, std::size_t at, std::uint16_t value) {
-  store_le<std::uint16_t>(bytes, at, value);
-  return bytes;
-}
-
-Bytes with_u32(Bytes bytes, std::size_t at, std::uint32_t value) {
-  store_le<std::uint32_t>(bytes, at, value);
-  return bytes;
-}
-
-template <class T>
-std::string verdict_of(const Result<T>& result) {
-  return result.has_value() ? "ok" : result.error().verdict();
-}
-
 std::string verdict(ByteSpan bytes) {
-  return verdict_of(decode_stats_sidecar(bytes));
+  return verdict(decode_stats_sidecar(bytes));
 }
 
 Bytes plane_of(std::size_t cells, std::uint16_t bits) {
@@ -111,24 +103,24 @@ TEST(StatsSidecar, ANormThatOverflowsCannotBeEncoded) {
   const auto sidecar = derive_stats_sidecar(plane_of(2, 0x7bff), 1, 2, 1);
   ASSERT_TRUE(sidecar.has_value());
   EXPECT_EQ(sidecar->norm_bits[0], 0x7c00);
-  EXPECT_EQ(verdict_of(encode_stats_sidecar(*sidecar)),
+  EXPECT_EQ(verdict(encode_stats_sidecar(*sidecar)),
             "semantics:stats sidecar key norm is not a finite non-negative value");
 }
 
 TEST(StatsSidecar, DerivationRefusesShapesInOrder) {
   constexpr char kShape[] = "bounds:stats sidecar shape is outside bounded limits";
-  EXPECT_EQ(verdict_of(derive_stats_sidecar({}, 0, 1, 1)), kShape);
-  EXPECT_EQ(verdict_of(derive_stats_sidecar({}, 769, 1, 1)), kShape);
-  EXPECT_EQ(verdict_of(derive_stats_sidecar({}, 1, 0, 1)), kShape);
-  EXPECT_EQ(verdict_of(derive_stats_sidecar({}, 1, 513, 1)), kShape);
-  EXPECT_EQ(verdict_of(derive_stats_sidecar({}, 1, 1, 0)), kShape);
-  EXPECT_EQ(verdict_of(derive_stats_sidecar({}, 1, 1, 9)), kShape);
-  EXPECT_EQ(verdict_of(derive_stats_sidecar({}, std::uint64_t{1} << 63, 2, 1)), kShape);
+  EXPECT_EQ(verdict(derive_stats_sidecar({}, 0, 1, 1)), kShape);
+  EXPECT_EQ(verdict(derive_stats_sidecar({}, 769, 1, 1)), kShape);
+  EXPECT_EQ(verdict(derive_stats_sidecar({}, 1, 0, 1)), kShape);
+  EXPECT_EQ(verdict(derive_stats_sidecar({}, 1, 513, 1)), kShape);
+  EXPECT_EQ(verdict(derive_stats_sidecar({}, 1, 1, 0)), kShape);
+  EXPECT_EQ(verdict(derive_stats_sidecar({}, 1, 1, 9)), kShape);
+  EXPECT_EQ(verdict(derive_stats_sidecar({}, std::uint64_t{1} << 63, 2, 1)), kShape);
   constexpr char kBytes[] = "bounds:stats sidecar source bytes do not match the declared shape";
-  EXPECT_EQ(verdict_of(derive_stats_sidecar(ByteSpan(kPlane).first(31), 4, 4, 2)), kBytes);
-  EXPECT_EQ(verdict_of(derive_stats_sidecar(kPlane, 4, 3, 2)), kBytes);
+  EXPECT_EQ(verdict(derive_stats_sidecar(ByteSpan(kPlane).first(31), 4, 4, 2)), kBytes);
+  EXPECT_EQ(verdict(derive_stats_sidecar(kPlane, 4, 3, 2)), kBytes);
   for (const std::uint16_t bits : std::initializer_list<std::uint16_t>{0x7c00, 0xfc00, 0x7e00, 0x7c01})
-    EXPECT_EQ(verdict_of(derive_stats_sidecar(with_u16(kPlane, 30, bits), 4, 4, 2)),
+    EXPECT_EQ(verdict(derive_stats_sidecar(with_le<std::uint16_t>(kPlane, 30, bits), 4, 4, 2)),
               "semantics:stats sidecar source contains a non-finite element");
 }
 
@@ -137,35 +129,35 @@ TEST(StatsSidecar, DecodeRefusesEachFaultWithItsText) {
   EXPECT_EQ(verdict(good), "ok");
   EXPECT_EQ(verdict(Bytes(3859)), "bounds:stats sidecar exceeds the chunk header capacity");
   EXPECT_EQ(verdict(Bytes(3858)), "bad_magic:invalid canonical object magic");
-  EXPECT_EQ(verdict(with_u16(good, 0, 0)), "bad_magic:invalid canonical object magic");
-  EXPECT_EQ(verdict(with_u16(good, 8, 2)), "bad_magic:unsupported stats sidecar version");
-  EXPECT_EQ(verdict(with_u16(good, 10, 1)), "reserved:stats sidecar reserved field is nonzero");
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, 0, 0)), "bad_magic:invalid canonical object magic");
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, 8, 2)), "bad_magic:unsupported stats sidecar version");
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, 10, 1)), "reserved:stats sidecar reserved field is nonzero");
   for (const std::uint32_t count : {0U, 513U, 0xffffffffU})
-    EXPECT_EQ(verdict(with_u32(good, 12, count)), "bounds:stats sidecar channel count is outside bounds");
+    EXPECT_EQ(verdict(with_le<std::uint32_t>(good, 12, count)),
+              "bounds:stats sidecar channel count is outside bounds");
   constexpr char kRange[] = "semantics:stats sidecar channel range is not finite and ordered";
-  EXPECT_EQ(verdict(with_u16(good, kChannelsAt, 0xfc00)), kRange);
-  EXPECT_EQ(verdict(with_u16(good, kChannelsAt + 2, 0x7c00)), kRange);
-  EXPECT_EQ(verdict(with_u16(good, kChannelsAt + 2, 0x7e00)), kRange);
-  EXPECT_EQ(verdict(with_u16(good, kChannelsAt + 2, 0xc100)), kRange);  // max below min
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kChannelsAt, 0xfc00)), kRange);
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kChannelsAt + 2, 0x7c00)), kRange);
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kChannelsAt + 2, 0x7e00)), kRange);
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kChannelsAt + 2, 0xc100)), kRange);  // max below min
   for (const std::uint32_t count : {0U, 769U, 0xffffffffU})
-    EXPECT_EQ(verdict(with_u32(good, kTokenCountAt, count)),
+    EXPECT_EQ(verdict(with_le<std::uint32_t>(good, kTokenCountAt, count)),
               "bounds:stats sidecar token count is outside bounds");
   constexpr char kNorm[] = "semantics:stats sidecar key norm is not a finite non-negative value";
-  EXPECT_EQ(verdict(with_u16(good, kNormsAt, 0x7c00)), kNorm);
-  EXPECT_EQ(verdict(with_u16(good, kNormsAt, 0x8001)), kNorm);
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kNormsAt, 0x7c00)), kNorm);
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kNormsAt, 0x8001)), kNorm);
   for (const std::uint16_t count : std::initializer_list<std::uint16_t>{0, 9, 0xffff})
-    EXPECT_EQ(verdict(with_u16(good, kSinkCountAt, count)),
+    EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kSinkCountAt, count)),
               "bounds:stats sidecar sink count is outside bounds");
-  EXPECT_EQ(verdict(with_u16(good, kSinksAt + 6, 1)),
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kSinksAt + 6, 1)),
             "reserved:stats sidecar sink reserved field is nonzero");
-  Bytes longer = good;
-  longer.push_back(0);
-  EXPECT_EQ(verdict(longer), "reserved:trailing canonical bytes");
+  EXPECT_EQ(verdict(with_appended(good, 0)), "reserved:trailing canonical bytes");
   constexpr char kTop[] = "semantics:stats sidecar sink scores are not the exact top-m norms";
-  EXPECT_EQ(verdict(with_u32(good, kSinksAt, 2)), kTop);
-  EXPECT_EQ(verdict(with_u32(good, kSinksAt, 0xffffffff)), kTop);
-  EXPECT_EQ(verdict(with_u16(good, kSinksAt + 4, 0x4437)), kTop);
-  EXPECT_EQ(verdict(with_u16(good, kNormsAt, 0x4500)), kTop);  // another token is the largest now
+  EXPECT_EQ(verdict(with_le<std::uint32_t>(good, kSinksAt, 2)), kTop);
+  EXPECT_EQ(verdict(with_le<std::uint32_t>(good, kSinksAt, 0xffffffff)), kTop);
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kSinksAt + 4, 0x4437)), kTop);
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kNormsAt, 0x4500)),
+            kTop);  // another token is the largest now
 }
 
 TEST(StatsSidecar, MoreSinksThanTokensAreRefused) {
@@ -180,7 +172,7 @@ TEST(StatsSidecar, NegativeZeroNormRanksBelowZero) {
   ASSERT_TRUE(bytes.has_value());
   EXPECT_EQ(verdict(*bytes), "ok");
   sidecar.sinks = {{0, 0x8000}};
-  EXPECT_EQ(verdict_of(encode_stats_sidecar(sidecar)),
+  EXPECT_EQ(verdict(encode_stats_sidecar(sidecar)),
             "semantics:stats sidecar sink scores are not the exact top-m norms");
   // Mixed zeros in a range are ordered either way.
   sidecar = {{{0x0000, 0x8000}}, {0x0000}, {{0, 0x0000}}};
@@ -188,23 +180,23 @@ TEST(StatsSidecar, NegativeZeroNormRanksBelowZero) {
 }
 
 TEST(StatsSidecar, TheFirstOfTwoFaultsIsReported) {
-  Bytes bad = with_u16(sidecar_bytes(), kSinksAt, 0);  // sinks
+  Bytes bad = with_le<std::uint16_t>(sidecar_bytes(), kSinksAt, 0);  // sinks
   bad.push_back(0);
   EXPECT_EQ(verdict(bad), "reserved:trailing canonical bytes");
-  bad = with_u16(bad, kSinksAt + 6, 1);
+  bad = with_le<std::uint16_t>(bad, kSinksAt + 6, 1);
   EXPECT_EQ(verdict(bad), "reserved:stats sidecar sink reserved field is nonzero");
-  bad = with_u16(bad, kSinkCountAt, 0);
+  bad = with_le<std::uint16_t>(bad, kSinkCountAt, 0);
   EXPECT_EQ(verdict(bad), "bounds:stats sidecar sink count is outside bounds");
-  bad = with_u16(bad, kNormsAt, 0xffff);
+  bad = with_le<std::uint16_t>(bad, kNormsAt, 0xffff);
   EXPECT_EQ(verdict(bad), "semantics:stats sidecar key norm is not a finite non-negative value");
-  bad = with_u32(bad, kTokenCountAt, 0);
+  bad = with_le<std::uint32_t>(bad, kTokenCountAt, 0);
   EXPECT_EQ(verdict(bad), "bounds:stats sidecar token count is outside bounds");
-  bad = with_u16(bad, kChannelsAt, 0x7c00);
+  bad = with_le<std::uint16_t>(bad, kChannelsAt, 0x7c00);
   EXPECT_EQ(verdict(bad), "semantics:stats sidecar channel range is not finite and ordered");
   // A faulty range comes before the end of input behind it.
   EXPECT_EQ(verdict(ByteSpan(bad).first(kChannelsAt + 4)),
             "semantics:stats sidecar channel range is not finite and ordered");
-  bad = with_u32(bad, 12, 0);
+  bad = with_le<std::uint32_t>(bad, 12, 0);
   EXPECT_EQ(verdict(bad), "bounds:stats sidecar channel count is outside bounds");
 }
 
@@ -212,19 +204,19 @@ TEST(StatsSidecar, EncodeRefusesWhatDecodeWouldRefuse) {
   const StatsSidecar good = *decode_stats_sidecar(sidecar_bytes());
   StatsSidecar bad = good;
   bad.channels.clear();
-  EXPECT_EQ(verdict_of(encode_stats_sidecar(bad)), "bounds:stats sidecar channel count is outside bounds");
+  EXPECT_EQ(verdict(encode_stats_sidecar(bad)), "bounds:stats sidecar channel count is outside bounds");
   bad.channels.assign(513, {});
-  EXPECT_EQ(verdict_of(encode_stats_sidecar(bad)), "bounds:stats sidecar channel count is outside bounds");
+  EXPECT_EQ(verdict(encode_stats_sidecar(bad)), "bounds:stats sidecar channel count is outside bounds");
   bad = good;
   bad.channels[1] = {0x4000, 0x3c00};
-  EXPECT_EQ(verdict_of(encode_stats_sidecar(bad)),
+  EXPECT_EQ(verdict(encode_stats_sidecar(bad)),
             "semantics:stats sidecar channel range is not finite and ordered");
   bad = good;
   bad.norm_bits.assign(769, 0);
-  EXPECT_EQ(verdict_of(encode_stats_sidecar(bad)), "bounds:stats sidecar token count is outside bounds");
+  EXPECT_EQ(verdict(encode_stats_sidecar(bad)), "bounds:stats sidecar token count is outside bounds");
   bad = good;
   bad.sinks.assign(9, {});
-  EXPECT_EQ(verdict_of(encode_stats_sidecar(bad)), "bounds:stats sidecar sink count is outside bounds");
+  EXPECT_EQ(verdict(encode_stats_sidecar(bad)), "bounds:stats sidecar sink count is outside bounds");
 }
 
 TEST(StatsSidecar, EveryTruncationIsTruncated) {
@@ -237,8 +229,7 @@ TEST(StatsSidecar, EveryTruncationIsTruncated) {
 TEST(StatsSidecar, EveryBitFlipIsRefusedOrIsAnotherCanonicalSidecar) {
   const Bytes good = sidecar_bytes();
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
-    Bytes bad = good;
-    bad[bit / 8] ^= static_cast<std::uint8_t>(1U << (bit % 8));
+    const Bytes bad = with_bit_flipped(good, bit);
     const auto sidecar = decode_stats_sidecar(bad);
     if (!sidecar.has_value()) continue;
     EXPECT_GE(bit / 8, kChannelsAt);

@@ -4,8 +4,15 @@
 
 #include <numeric>
 
+#include "support/mutate.h"
+#include "support/verdict.h"
+
 namespace kvpack {
 namespace {
+
+using testing::verdict;
+using testing::with_bit_flipped;
+using testing::with_le;
 
 TransformDescriptor with_ops(std::vector<TransformOp> ops) {
   return {1, "qwen25-7b-to-canonical", "qwen2.5-7b", std::move(ops)};
@@ -28,19 +35,8 @@ constexpr std::string_view kOneRopeHex =
 // Where the fields behind the labels of these descriptors lie.
 constexpr std::size_t kNameBytesAt = 10, kNameAt = 12, kSourceBytesAt = 34, kSourceAt = 36, kOpCountAt = 46;
 
-template <class T>
-std::string verdict_of(const Result<T>& result) {
-  return result.has_value() ? "ok" : result.error().verdict();
-}
-
 std::string verdict(ByteSpan bytes) {
-  return verdict_of(decode_transform(bytes));
-}
-
-template <class U>
-Bytes with(Bytes bytes, std::size_t at, U value) {
-  store_le<U>(bytes, at, value);
-  return bytes;
+  return verdict(decode_transform(bytes));
 }
 
 // The header of the descriptors above with other ops behind it, given as hex.
@@ -103,15 +99,16 @@ TEST(Transform, NoOpsIsTheLegalIdentity) {
 
 TEST(Transform, DecodeRefusesEachHeaderFaultWithItsText) {
   const Bytes good = *from_hex(kOneRopeHex);
-  EXPECT_EQ(verdict(with<std::uint8_t>(good, 0, 'X')), "bad_magic:invalid canonical object magic");
-  EXPECT_EQ(verdict(with<std::uint16_t>(good, 8, 2)), "bad_magic:invalid transform descriptor version");
-  EXPECT_EQ(verdict(with<std::uint8_t>(good, kNameAt, 0xff)), "semantics:state name is not UTF-8");
-  EXPECT_EQ(verdict(with<std::uint8_t>(good, kSourceAt, 0xff)), "semantics:state name is not UTF-8");
-  EXPECT_EQ(verdict(with<std::uint16_t>(good, kNameBytesAt, 0xffff)), "truncated:truncated canonical object");
-  EXPECT_EQ(verdict(with<std::uint16_t>(good, kSourceBytesAt, 0xffff)),
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, 0, 'X')), "bad_magic:invalid canonical object magic");
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, 8, 2)), "bad_magic:invalid transform descriptor version");
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, kNameAt, 0xff)), "semantics:state name is not UTF-8");
+  EXPECT_EQ(verdict(with_le<std::uint8_t>(good, kSourceAt, 0xff)), "semantics:state name is not UTF-8");
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kNameBytesAt, 0xffff)),
             "truncated:truncated canonical object");
-  EXPECT_EQ(verdict(with<std::uint16_t>(good, kOpCountAt, 2)), "truncated:truncated canonical object");
-  EXPECT_EQ(verdict(with<std::uint16_t>(good, kOpCountAt, 0)), "reserved:trailing canonical bytes");
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kSourceBytesAt, 0xffff)),
+            "truncated:truncated canonical object");
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kOpCountAt, 2)), "truncated:truncated canonical object");
+  EXPECT_EQ(verdict(with_le<std::uint16_t>(good, kOpCountAt, 0)), "reserved:trailing canonical bytes");
 }
 
 TEST(Transform, DecodeRefusesUnknownEnumValues) {
@@ -149,23 +146,23 @@ TEST(Transform, ListsAreDecodedBeforeTheyAreBounded) {
 
 TEST(Transform, ValidationRefusesEachFaultWithItsText) {
   const auto verdict_of_ops = [](std::vector<TransformOp> ops) {
-    return verdict_of(validate_transform(with_ops(std::move(ops))));
+    return verdict(validate_transform(with_ops(std::move(ops))));
   };
   TransformDescriptor bad = one_rope();
   bad.schema_version = 2;
-  EXPECT_EQ(verdict_of(validate_transform(bad)),
+  EXPECT_EQ(verdict(validate_transform(bad)),
             "bad_magic:transform descriptor schema version is outside the v1 bounds");
   for (const std::string& label : {std::string(), std::string(129, 'a'), std::string("caf\xc3\xa9")}) {
     bad = one_rope();
     bad.name = label;
-    EXPECT_EQ(verdict_of(validate_transform(bad)), "bounds:transform name is outside the v1 bounds");
+    EXPECT_EQ(verdict(validate_transform(bad)), "bounds:transform name is outside the v1 bounds");
     bad = one_rope();
     bad.source_layout = label;
-    EXPECT_EQ(verdict_of(validate_transform(bad)), "bounds:transform source layout is outside the v1 bounds");
+    EXPECT_EQ(verdict(validate_transform(bad)), "bounds:transform source layout is outside the v1 bounds");
   }
   bad = one_rope();
   bad.name = bad.source_layout = std::string(128, 'a');
-  EXPECT_EQ(verdict_of(validate_transform(bad)), "ok");
+  EXPECT_EQ(verdict(validate_transform(bad)), "ok");
   EXPECT_EQ(verdict_of_ops(std::vector<TransformOp>(65, PadOrTrim{1})),
             "bounds:transform op count is outside the v1 bounds");
 
@@ -205,15 +202,15 @@ TEST(Transform, ValidationRefusesEachFaultWithItsText) {
 
 TEST(Transform, TheFirstOfTwoFaultsIsReported) {
   TransformDescriptor bad = with_ops({RegroupLayers{{0, 0}}, PadOrTrim{0}});
-  EXPECT_EQ(verdict_of(validate_transform(bad)), "semantics:transform permutation repeats a source index");
+  EXPECT_EQ(verdict(validate_transform(bad)), "semantics:transform permutation repeats a source index");
   bad.ops.resize(65, PadOrTrim{1});
-  EXPECT_EQ(verdict_of(validate_transform(bad)), "bounds:transform op count is outside the v1 bounds");
+  EXPECT_EQ(verdict(validate_transform(bad)), "bounds:transform op count is outside the v1 bounds");
   bad.source_layout.clear();
-  EXPECT_EQ(verdict_of(validate_transform(bad)), "bounds:transform source layout is outside the v1 bounds");
+  EXPECT_EQ(verdict(validate_transform(bad)), "bounds:transform source layout is outside the v1 bounds");
   bad.name.clear();
-  EXPECT_EQ(verdict_of(validate_transform(bad)), "bounds:transform name is outside the v1 bounds");
+  EXPECT_EQ(verdict(validate_transform(bad)), "bounds:transform name is outside the v1 bounds");
   bad.schema_version = 0;
-  EXPECT_EQ(verdict_of(validate_transform(bad)),
+  EXPECT_EQ(verdict(validate_transform(bad)),
             "bad_magic:transform descriptor schema version is outside the v1 bounds");
   // On the wire the end of input comes before validation.
   Bytes bytes = with_raw_ops(1, "04000000000000000000");
@@ -224,8 +221,8 @@ TEST(Transform, TheFirstOfTwoFaultsIsReported) {
 
 TEST(Transform, EncodeAndIdentityValidateFirst) {
   constexpr char kPad[] = "bounds:transform pad-or-trim target is outside the v1 bounds";
-  EXPECT_EQ(verdict_of(encode_transform(with_ops({PadOrTrim{0}}))), kPad);
-  EXPECT_EQ(verdict_of(transform_id(with_ops({PadOrTrim{0}}))), kPad);
+  EXPECT_EQ(verdict(encode_transform(with_ops({PadOrTrim{0}}))), kPad);
+  EXPECT_EQ(verdict(transform_id(with_ops({PadOrTrim{0}}))), kPad);
 }
 
 TEST(Transform, EveryTruncationIsTruncated) {
@@ -237,8 +234,7 @@ TEST(Transform, EveryTruncationIsTruncated) {
 TEST(Transform, EveryBitFlipIsRefusedOrIsAnotherDescriptor) {
   const Bytes good = *encode_transform(every_op());
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
-    Bytes bad = good;
-    bad[bit / 8] ^= static_cast<std::uint8_t>(1U << (bit % 8));
+    const Bytes bad = with_bit_flipped(good, bit);
     const auto transform = decode_transform(bad);
     if (!transform.has_value()) continue;
     EXPECT_NE(*transform, every_op());
@@ -301,7 +297,7 @@ TEST(Transform, JsonRefusesWhatIsUnknownMissingOrMistyped) {
         R"({"schema_version":1,"name":"n","source_layout":"s","ops":{}})",
         R"({"schema_version":1,"name":"n","source_layout":"s","extra":1})",
         R"({"schema_version":1,"name":"n","name":"n","source_layout":"s"})"})
-    EXPECT_EQ(verdict_of(from_text(text)).substr(0, 5), "json:") << text;
+    EXPECT_EQ(verdict(from_text(text)).substr(0, 5), "json:") << text;
   for (const std::string_view op :
        {R"(7)",
         R"({})",
@@ -335,9 +331,9 @@ TEST(Transform, JsonNamesThePlaceOfAFault) {
 }
 
 TEST(Transform, ParsedJsonIsValidated) {
-  EXPECT_EQ(verdict_of(from_text(R"({"schema_version":2,"name":"n","source_layout":"s"})")),
+  EXPECT_EQ(verdict(from_text(R"({"schema_version":2,"name":"n","source_layout":"s"})")),
             "bad_magic:transform descriptor schema version is outside the v1 bounds");
-  EXPECT_EQ(verdict_of(from_text(R"({"schema_version":1,"name":"","source_layout":"s"})")),
+  EXPECT_EQ(verdict(from_text(R"({"schema_version":1,"name":"","source_layout":"s"})")),
             "bounds:transform name is outside the v1 bounds");
 }
 
@@ -393,10 +389,10 @@ TEST(TransformExecutor, AfterALengthChangeFurtherOpsAreRefused) {
   std::vector<TransformOp> ops{PadOrTrim{6}};
   EXPECT_EQ(to_hex(*apply_transform(ops, shape, ramp(4))), "000102030000");
   ops.push_back(ReorderPlanes{{1, 0}});
-  EXPECT_EQ(verdict_of(apply_transform(ops, shape, ramp(4))),
+  EXPECT_EQ(verdict(apply_transform(ops, shape, ramp(4))),
             "bounds:transform plane bytes do not match the declared shape");
   ops.insert(ops.begin() + 1, PadOrTrim{4});
-  EXPECT_EQ(verdict_of(apply_transform(ops, shape, ramp(4))),
+  EXPECT_EQ(verdict(apply_transform(ops, shape, ramp(4))),
             "bounds:transform plane bytes do not match the declared shape");
   ops = {PadOrTrim{4}, ReorderPlanes{{1, 0}}};
   EXPECT_EQ(to_hex(*apply_transform(ops, shape, ramp(4))), "02030001");
