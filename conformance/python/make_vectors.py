@@ -12,8 +12,8 @@ import multiprocessing
 import os
 import sys
 
-from kvpack_ref import (fixtures, json_cases, known_answers, object_cases, replay, rings, semantic_cases,
-                        set_cases, slots, sweeps, tables)
+from kvpack_ref import (json_cases, known_answers, object_cases, replay, rings, semantic_cases, set_cases,
+                        slots, sweeps, tables)
 from kvpack_ref.crypto import sha256
 
 SWEEPS = "vectors/sweeps.tsv"

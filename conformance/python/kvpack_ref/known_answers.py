@@ -5,7 +5,7 @@ import struct
 from . import fixtures, keys, objects, rotation, semantic_cases, transform
 from .case import Case
 from .crypto import sha256
-from .fixtures import AUXILIARY, MODEL, ROOT, TENANT, ident, ramp
+from .fixtures import AUXILIARY, MODEL, ROOT, ident, ramp
 from .merkle import leaf_hash
 from .object_cases import KEY, SPAN
 from .scalars import PAGE, StateKey, encode_key, le

@@ -16,7 +16,7 @@ KIT = os.path.dirname(PYTHON)
 sys.path.insert(0, PYTHON)
 
 import make_vectors  # noqa: E402  the path comes first
-from kvpack_ref import drive, operations, protocol, replay, rings, sweeps, tables, words  # noqa: E402
+from kvpack_ref import drive, operations, protocol, replay, rings, sweeps, words  # noqa: E402
 
 RUN = [sys.executable, os.path.join(KIT, "run.py")]
 AUDIT = os.path.join(KIT, "audit.py")
