@@ -166,7 +166,8 @@ inline void ReceiveLoop::abort(Error reason) {
 inline Result<ReceiveStep> ReceiveLoop::advance(std::size_t n) {
   if (state_ == State::kFailed) return *failure_;
   if (state_ == State::kDone) return ReceiveStep::kCommitted;
-  if (n == 0) return state_ == State::kBeginRead ? ReceiveStep::kBegin : ReceiveStep::kMore;
+  if (state_ == State::kBeginRead) return ReceiveStep::kBegin;
+  if (n == 0) return ReceiveStep::kMore;
   if (state_ == State::kSealRead)
     return latch(detail::invalid_frame("recorded stream carries bytes after the seal"));
   auto arrival = decoder_.advance(n);
