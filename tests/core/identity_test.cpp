@@ -63,6 +63,16 @@ TEST(Identities, DomainsKeepObjectsApart) {
   EXPECT_EQ(manifest_id(object), hashed_identity(with_nul("kvpack/v1/manifest"), object));
 }
 
+TEST(Identities, RestoreChainBindsCountAndOrder) {
+  const std::vector<Id32> chain{Id32::filled(1), Id32::filled(2)};
+  EXPECT_EQ(
+      restore_chain_id(chain),
+      Id32{sha256({with_nul("kvpack/v1/restore-chain"), le_bytes(std::uint64_t{2}), chain[0], chain[1]})});
+  EXPECT_NE(restore_chain_id(chain), restore_chain_id(std::array{chain[1], chain[0]}));
+  EXPECT_NE(restore_chain_id(chain), restore_chain_id(std::array{chain[0]}));
+  EXPECT_NE(restore_chain_id({}), restore_chain_id(std::array{Id32{}}));
+}
+
 TEST(Identities, OfTheFixturesAreThePublishedOnes) {
   const auto raw = fixtures::reference_stage({Codec::kRaw, false, false});
   const auto lossless = fixtures::reference_stage({Codec::kLossless, false, false});

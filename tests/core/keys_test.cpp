@@ -172,6 +172,17 @@ TEST(KeyRing, GivesTheScheduleOfEachEpoch) {
   EXPECT_EQ(verdict(ring.schedule(0)), "semantics:key epoch must be nonzero");
 }
 
+TEST(KeyRing, AProviderOfEpochRootsKnowsNoOtherEpoch) {
+  const KeyRing ring = *KeyRing::create({.stable_root = key_of(99),
+                                         .epoch_roots = roots({{7, 99}, {9, 50}}),
+                                         .only_epoch_roots = true,
+                                         .tenant = fixtures::tenant()});
+  EXPECT_EQ(verdict(ring.schedule(7)), "ok");
+  EXPECT_EQ(verdict(ring.schedule(9)), "ok");
+  for (const std::uint64_t epoch : {1U, 6U, 8U, 10U})
+    EXPECT_EQ(verdict(ring.schedule(epoch)), "not_found:key epoch is outside the readable window");
+}
+
 TEST(KeyRing, EpochsOutsideTheWindowAreNotFound) {
   const KeyRing ring = *KeyRing::create(
       {.stable_root = key_of(99), .tenant = fixtures::tenant(), .window = EpochWindow{5, 7}});

@@ -46,6 +46,9 @@ Result<InputCutId> read_input_cut(CanonicalReader& in);
 /// SHA-256 over the domain and the 160 bytes of the tuple.
 Id32 semantic_model_id(const SemanticModelId& model);
 
+/// Identity of a whole chain. @param manifest_ids  from the full base to the head
+Id32 restore_chain_id(std::span<const Id32> manifest_ids);
+
 /// SHA-256 over a domain and a complete canonical object.
 template <std::size_t N>
 Id32 hashed_identity(const std::array<std::uint8_t, N>& domain, ByteSpan object) {
@@ -87,6 +90,14 @@ inline Id32 semantic_model_id(const SemanticModelId& model) {
   ByteWriter tuple;
   write_semantic_model(tuple, model);
   return hashed_identity(with_nul("kvpack/v1/semantic-model"), tuple.view());
+}
+
+inline Id32 restore_chain_id(std::span<const Id32> manifest_ids) {
+  Sha256 hash;
+  hash.update(with_nul("kvpack/v1/restore-chain"));
+  hash.update(le_bytes(std::uint64_t{manifest_ids.size()}));
+  for (const Id32& id : manifest_ids) hash.update(id);
+  return Id32{hash.finish()};
 }
 
 }  // namespace kvpack

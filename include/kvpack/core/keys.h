@@ -99,7 +99,8 @@ class KeyRing {
   struct Options {
     SecretKey stable_root;
     std::vector<EpochRoot>
-        epoch_roots{};  ///< Epochs that have a root of their own; the others use stable_root.
+        epoch_roots{};              ///< Epochs that have a root of their own; the others use stable_root.
+    bool only_epoch_roots = false;  ///< The others have no key instead: they are not found.
     Id32 tenant;
     std::optional<EpochWindow> window{};  ///< Without one, every epoch from 1 on is readable.
   };
@@ -209,6 +210,8 @@ inline Result<std::shared_ptr<const KeySchedule>> KeyRing::schedule(std::uint64_
   const std::lock_guard lock(state_->mutex);
   if (const auto found = state_->derived.find(epoch); found != state_->derived.end()) return found->second;
   const auto own = std::ranges::find(options.epoch_roots, epoch, &EpochRoot::epoch);
+  if (options.only_epoch_roots && own == options.epoch_roots.end())
+    return fail(ErrorCode::kNotFound, "key epoch is outside the readable window");
   const SecretKey& root = own == options.epoch_roots.end() ? options.stable_root : own->root;
   KVPACK_TRY_ASSIGN(KeySchedule derived,
                     KeySchedule::derive(options.stable_root, root, options.tenant, epoch));
