@@ -4,6 +4,7 @@
 #include "engine/demo/identity.h"
 #include "kvpack/core/cut_builder.h"
 #include "kvpack/core/cut_restore.h"
+#include "kvpack/core/expectation.h"
 
 namespace kvpack::demo {
 
@@ -18,22 +19,16 @@ struct OwnIdentity {
 Result<OwnIdentity> own_identity(const EngineFacts& facts, const KeySchedule& keys,
                                  std::span<const std::uint32_t> tokens);
 
-struct IdentityDigest {
-  const char* name;
-  Id32 id;
-};
-/// Every digest of an identity by name, in the order of comparison.
-std::array<IdentityDigest, 11> identity_digests(const OwnIdentity& identity);
-
-/// @error kExpectation `identity field {name} differs`: the first one, with both values in the context
-Status expect_identity(const CutManifest& manifest, const OwnIdentity& own);
+/// The same as named fields, to expect of a manifest. The manifest's own id stays open.
+Identity identity_fields(const OwnIdentity& own);
 
 /// Saves the planes of a sequence as a full cut, the keys and values of a layer in one atomic group.
 /// @error as save_cut
 Result<SavedCut> save_planes(const std::vector<llama::CachePlanes>& caches, const OwnIdentity& own,
                              const KeySchedule& keys, std::span<const std::uint32_t> tokens, ChunkSink& sink);
 
-/// Restores every plane of a chain, verified, in the order of the family. @pre expect_identity held
+/// Restores every plane of a chain, verified, in the order of the family. @pre the head has the identity of
+/// this engine
 /// @error kQuota more memory than these planes take in this engine; as restore_cut
 Result<std::vector<Bytes>> restore_planes(const ManifestChain& chain, ObjectSource& source,
                                           const KeyRing& keys);
@@ -62,39 +57,22 @@ inline Result<OwnIdentity> own_identity(const EngineFacts& facts, const KeySched
   return OwnIdentity{model, std::move(family), input.cut};
 }
 
-inline std::array<IdentityDigest, 11> identity_digests(const OwnIdentity& identity) {
-  const SemanticModelId& model = identity.model;
-  const RepresentationFamily& family = identity.family.family();
-  return {{{"weights_config", model.weights_config},
-           {"adapters", model.adapters},
-           {"tokenizer_template", model.tokenizer_template},
-           {"position_semantics", model.position_semantics},
-           {"qualified_math", model.qualified_math},
-           {"engine_cache_abi", family.engine_cache_abi},
-           {"topology", family.topology},
-           {"shard_map", family.shard_map},
-           {"family_id", identity.family.id()},
-           {"auxiliary_root", identity.cut.auxiliary_input_root},
-           {"token_root", identity.cut.token_root}}};
-}
-
-inline Status expect_identity(const CutManifest& manifest, const OwnIdentity& own) {
-  KVPACK_TRY_ASSIGN(IdentifiedFamily family, IdentifiedFamily::create(manifest.family));
-  const auto differs = [](std::string_view name, std::string found, std::string expected) {
-    return fail(ErrorCode::kExpectation, "identity field " + std::string(name) + " differs")
-        .with("field", std::string(name))
-        .with("found", std::move(found))
-        .with("expected", std::move(expected));
-  };
-  const OwnIdentity theirs{manifest.semantic_model, std::move(family), manifest.input_cut};
-  const auto found = identity_digests(theirs);
-  const auto expected = identity_digests(own);
-  for (std::size_t i = 0; i < found.size(); ++i)
-    if (found[i].id != expected[i].id) return differs(found[i].name, found[i].id.hex(), expected[i].id.hex());
-  if (theirs.cut.token_count != own.cut.token_count)
-    return differs("token_count", std::to_string(theirs.cut.token_count),
-                   std::to_string(own.cut.token_count));
-  return success();
+inline Identity identity_fields(const OwnIdentity& own) {
+  const RepresentationFamily& family = own.family.family();
+  Identity fields;
+  fields["weights_config"] = own.model.weights_config.hex();
+  fields["adapters"] = own.model.adapters.hex();
+  fields["tokenizer_template"] = own.model.tokenizer_template.hex();
+  fields["position_semantics"] = own.model.position_semantics.hex();
+  fields["qualified_math"] = own.model.qualified_math.hex();
+  fields["engine_cache_abi"] = family.engine_cache_abi.hex();
+  fields["topology"] = family.topology.hex();
+  fields["shard_map"] = family.shard_map.hex();
+  fields["family_id"] = own.family.id().hex();
+  fields["auxiliary_root"] = own.cut.auxiliary_input_root.hex();
+  fields["token_count"] = std::to_string(own.cut.token_count);
+  fields["token_root"] = own.cut.token_root.hex();
+  return fields;
 }
 
 inline Result<SavedCut> save_planes(const std::vector<llama::CachePlanes>& caches, const OwnIdentity& own,

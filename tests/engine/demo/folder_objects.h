@@ -1,9 +1,11 @@
-/// Objects in one folder, named as the command line names them: `<object key>.kvchunk`, `<manifest
-/// id>.kvpack`.
+/// Objects in one folder, named as the command line names them: `<object key>.kvchunk` and
+/// `<manifest id>.kvpack`.
 #pragma once
 
 #include "kvpack/base/publish.h"
-#include "kvpack/core/chain.h"
+#include "kvpack/core/chunk.h"
+#include "kvpack/core/object_store.h"
+#include "kvpack/core/pack.h"
 
 namespace kvpack::demo {
 
@@ -23,25 +25,36 @@ class FolderObjects final : public ObjectSource, public ChunkSink {
     return success();
   }
 
-  Result<Bytes> read_pack(const Id32& manifest_id) override { return read(manifest_id.hex() + ".kvpack"); }
-  Status read_chunk(const ChunkRef& ref, MutableByteSpan object) override {
-    KVPACK_TRY_ASSIGN(const auto file, directory_->open(ref.object_key.hex() + ".kvchunk", OpenMode::kRead));
-    KVPACK_TRY_ASSIGN(const auto facts, file->facts());
-    if (facts.size_bytes > object.size())
-      return fail(ErrorCode::kBounds, "chunk object is longer than its reference");
-    return read_exactly(*file, 0, object);
+  Result<Bytes> read_pack(const Id32& manifest_id) override {
+    return read_named_pack(manifest_id.hex() + ".kvpack");
   }
+  Status read_chunk(const ChunkRef& ref, MutableByteSpan object) override {
+    KVPACK_TRY_ASSIGN(const Bytes bytes, read(ref.object_key.hex() + ".kvchunk", kMaxChunkObjectBytes));
+    if (bytes.size() != object.size()) {
+      KVPACK_TRY(inspect_chunk(bytes));  // What is wrong with an object that has lost its end.
+      return fail(ErrorCode::kBounds, "chunk reference size mismatch");
+    }
+    std::ranges::copy(bytes, object.begin());
+    return success();
+  }
+
   /// A whole pack by its file name.
-  Result<Bytes> read(const std::string& name) {
-    KVPACK_TRY_ASSIGN(const auto file, directory_->open(name, OpenMode::kRead));
-    KVPACK_TRY_ASSIGN(const auto facts, file->facts());
-    if (facts.size_bytes > kMaxPackBytes) return fail(ErrorCode::kBounds, "pack is too long");
+  Result<Bytes> read_named_pack(const std::string& name) { return read(name, kMaxPackBytes); }
+
+ private:
+  Result<Bytes> read(const std::string& name, std::uint64_t max_bytes) {
+    auto file = directory_->open(name, OpenMode::kRead);
+    if (!file.has_value()) {
+      if (file.error().code == ErrorCode::kNotFound) file.error().message = "object is absent";
+      return std::move(file.error());
+    }
+    KVPACK_TRY_ASSIGN(const FileFacts facts, (*file)->facts());
+    if (facts.size_bytes > max_bytes) return fail(ErrorCode::kBounds, "object is too long");
     Bytes bytes(static_cast<std::size_t>(facts.size_bytes));
-    KVPACK_TRY(read_exactly(*file, 0, bytes));
+    KVPACK_TRY(read_exactly(**file, 0, bytes));
     return bytes;
   }
 
- private:
   explicit FolderObjects(std::unique_ptr<Directory> directory) : directory_(std::move(directory)) {}
   std::unique_ptr<Directory> directory_;
 };

@@ -155,8 +155,13 @@ Status print_identity(const Options& options) {
   KVPACK_TRY_ASSIGN(const KeyRing ring, read_keys(options));
   KVPACK_TRY_ASSIGN(const auto keys, ring.schedule(kEpoch));
   KVPACK_TRY_ASSIGN(const OwnIdentity own, own_identity(engine.facts(), *keys, prompt_tokens(options)));
-  std::printf("{\"token_count\":%llu", static_cast<unsigned long long>(own.cut.token_count));
-  for (const auto& [name, id] : identity_digests(own)) std::printf(",\"%s\":\"%s\"", name, id.hex().c_str());
+  const Identity fields = identity_fields(own);
+  for (std::size_t i = 0; i < kIdentityFieldNames.size(); ++i) {
+    if (!fields.values[i]) continue;
+    const char* quote = kIdentityFieldNames[i] == "token_count" ? "" : "\"";
+    std::printf("%s\"%s\":%s%s%s", i == 0 ? "{" : ",", kIdentityFieldNames[i].data(), quote,
+                fields.values[i]->c_str(), quote);
+  }
   std::printf("}\n");
   return success();
 }
@@ -204,7 +209,8 @@ Status restore_into(Engine& engine, const Options& options) {
 
   const auto restore_from = [&](ObjectSource& source, ByteSpan head) -> Status {
     KVPACK_TRY_ASSIGN(const ManifestChain chain, open_chain(head, source, &ring));
-    KVPACK_TRY(expect_identity(chain.head(), own));
+    KVPACK_TRY_ASSIGN(const Identity found, identity_of(chain.head(), chain.head_id()));
+    KVPACK_TRY(expect_identity(identity_fields(own), found));
     const Stopwatch verifying;
     KVPACK_TRY_ASSIGN(const auto planes, restore_planes(chain, source, ring));
     print_time("every chunk read and verified into shadow planes", verifying.ms());
@@ -227,7 +233,7 @@ Status restore_into(Engine& engine, const Options& options) {
     return restore_from(objects, head);
   }
   KVPACK_TRY_ASSIGN(FolderObjects objects, FolderObjects::open(option(options, "--objects")));
-  KVPACK_TRY_ASSIGN(const Bytes head, objects.read(option(options, "--pack")));
+  KVPACK_TRY_ASSIGN(const Bytes head, objects.read_named_pack(option(options, "--pack")));
   return restore_from(objects, head);
 }
 

@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# The demo: a KV cache saved, verified, restored in another process, and refused when anything differs.
+#
+#   tests/engine/demo.sh BUILD [PROGRAM]
+#
+# BUILD/kvpack is the tool, BUILD/tests/engine/PROGRAM (default: kvpack_demo) the engine's side. Works in a temporary
+# folder of about 250 MB and removes it. Exit 0 only when everything was as promised.
+set -euo pipefail
+
+if [ $# -lt 1 ] || [ $# -gt 2 ]; then
+  echo "usage: $0 BUILD [PROGRAM]" >&2
+  exit 2
+fi
+build=$(cd "$1" && pwd)
+demo=$build/tests/engine/${2:-kvpack_demo}
+kvpack=$build/kvpack
+work=$(mktemp -d "${TMPDIR:-/tmp}/kvpack-demo.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+export PATH="$PATH:/usr/sbin"
+cd "$work"
+
+failures=0
+table=()
+
+step() { printf '\n%s\n' "$*"; }
+
+# promised COMMAND..: runs it; a failure is counted and the demo goes on.
+promised() {
+  if ! "$@"; then
+    echo "   NOT AS PROMISED: ${1##*/} ${*:2}"
+    failures=$((failures + 1))
+  fi
+}
+
+# tool ARGUMENTS..: shows and runs the command line, with its time.
+tool() {
+  local start end code=0
+  echo "   \$ kvpack $*" | sed -E 's/([0-9a-f]{12})[0-9a-f]{52}/\1.../'
+  start=$(date +%s%N)
+  "$kvpack" "$@" 2>&1 | sed 's/^/     /' || code=$?
+  end=$(date +%s%N)
+  printf '   %-52s %8s ms\n' "done in" "$(((end - start) / 1000000)).$(((end - start) / 100000 % 10))"
+  return "$code"
+}
+
+# refused WHAT REASON ARGUMENTS..: a restore that must end in exactly this refusal and leave the engine alone.
+refused() {
+  local what=$1 reason=$2 output verdict="as promised"
+  shift 2
+  printf '\n   %s\n' "$what"
+  if ! output=$("$demo" restore --key key --model model.gguf --refuse "$reason" "$@" 2>&1); then
+    verdict="NOT AS PROMISED"
+    failures=$((failures + 1))
+  fi
+  echo "$output"
+  table+=("$(printf '%-44s | %-58s | %s' "$what" "$reason" "$verdict")")
+}
+
+# middle FILE: the offset of the byte in its middle.
+middle() { echo $(($(stat -c %s "$1") / 2)); }
+# cut_short IN OUT BYTES: a copy without the last BYTES.
+cut_short() { head -c "-$3" "$1" >"$2"; }
+
+echo "kvpack demo: 768 tokens of KV cache, 104 planes, saved, verified, restored elsewhere, and refused"
+
+step "1. A model, and the same model with one bit of one weight flipped"
+"$demo" make-model --model model.gguf
+"$demo" flip --in model.gguf --out other.gguf --at $(($(stat -c %s model.gguf) - 1000))
+
+step "2. A key: whoever does not have it can neither write nor change a cache that we accept"
+tool keygen key
+tool keygen other-key
+
+step "3. A process computes the prompt and saves its cache"
+mkdir objects
+"$demo" save --model model.gguf --key key --objects objects --logits next.logits
+pack=$(cd objects && echo *.kvpack)
+
+step "4. The command line makes one file of it and verifies both"
+identity=(--key key --tenant-id kvpack-demo)
+promised tool set create "${identity[@]}" cache.kvset "objects/$pack"
+promised tool verify "${identity[@]}" "objects/$pack"
+promised tool verify "${identity[@]}" cache.kvset
+
+step "5. A new process verifies the pack, restores it into an empty context and goes on"
+promised "$demo" restore --model model.gguf --key key --objects objects --pack "$pack" --logits next.logits
+
+step "6. Another one does the same from the single file"
+promised "$demo" restore --model model.gguf --key key --set cache.kvset --logits next.logits
+
+step "7. Why a cache of one model is none of another's"
+"$demo" identity --model model.gguf --key key >ours.json
+"$demo" identity --model other.gguf --key key >theirs.json
+promised tool explain ours.json theirs.json
+
+step "8. What is refused. Each time the engine holds another conversation, which its own restore would drop before it
+   looks at a state. So nothing is given to it before everything has been verified."
+
+chunk=$(cd objects && printf '%s\n' *.kvchunk | sed -n 52p)
+cp -r objects flipped-chunk
+rm "flipped-chunk/$chunk"
+"$demo" flip --in "objects/$chunk" --out "flipped-chunk/$chunk" --at "$(middle "objects/$chunk")"
+refused "one bit of one chunk flipped" "authentication: chunk object digest mismatch" \
+  --objects flipped-chunk --pack "$pack"
+
+mkdir flipped-pack
+"$demo" flip --in "objects/$pack" --out "flipped-pack/$pack" --at "$(middle "objects/$pack")"
+refused "one bit of the pack flipped" "authentication: manifest HMAC authentication failed" \
+  --objects flipped-pack --pack "$pack"
+
+"$demo" flip --in cache.kvset --out flipped.kvset --at "$(middle cache.kvset)"
+refused "one bit of the set flipped" "checksum: pack set record digest mismatch" --set flipped.kvset
+rm flipped.kvset
+
+rm "flipped-chunk/$chunk"
+cut_short "objects/$chunk" "flipped-chunk/$chunk" 4096
+refused "a chunk without its last page" "bounds: invalid chunk size fields" --objects flipped-chunk --pack "$pack"
+rm "flipped-chunk/$chunk"
+refused "a chunk that is missing" "not_found: object is absent" --objects flipped-chunk --pack "$pack"
+rm -r flipped-chunk
+
+rm "flipped-pack/$pack"
+cut_short "objects/$pack" "flipped-pack/$pack" 1
+refused "the pack without its last byte" "bounds: x" --objects flipped-pack --pack "$pack"
+
+cut_short cache.kvset short.kvset 1
+refused "the set without its last byte" "bounds: x" --set short.kvset
+rm short.kvset
+
+refused "the wrong key" "authentication: manifest HMAC authentication failed" \
+  --objects objects --pack "$pack" --key other-key
+refused "another model, one bit apart" "expectation: identity field weights_config differs" \
+  --objects objects --pack "$pack" --model other.gguf
+refused "another prompt, one token apart" "expectation: identity field token_root differs" \
+  --objects objects --pack "$pack" --prompt other
+refused "an engine that computes another attention" "expectation: identity field qualified_math differs" \
+  --objects objects --pack "$pack" --flash-attention off
+
+step "What was refused, why, and whether the engine was left alone"
+printf '   %s\n' "${table[@]}"
+
+if [ "$failures" -ne 0 ]; then
+  printf '\nFAILED: %d things were not as promised\n' "$failures"
+  exit 1
+fi
+printf '\nEverything as promised.\n'
