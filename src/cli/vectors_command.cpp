@@ -1,5 +1,8 @@
 #include "cli/vectors_command.h"
 
+#include <cstdio>
+
+#include "cli/commands.h"
 #include "cli/reference_fixtures.h"
 #include "kvpack/base/publish.h"
 
@@ -45,6 +48,51 @@ Status emit_vectors(FileSystem& fs, std::string_view path) {
     KVPACK_TRY(write_below(root, vector.suite + "/" + vector.name + ".bin", vector.value));
   KVPACK_TRY(write_file(root, "production_v1.sha256", byte_view(fixtures::production_vector_list())));
   return publication.commit(place.name);
+}
+
+namespace {
+
+struct VectorsOptions {
+  std::string emit_folder;
+};
+
+/// Standard output as a byte sink.
+class StandardOutput final : public Append {
+ public:
+  Status append(ByteSpan data) override {
+    if (std::fwrite(data.data(), 1, data.size(), stdout) != data.size())
+      return fail(ErrorCode::kIo, "standard output cannot be written");
+    return success();
+  }
+};
+
+int run_vectors(const Environment& environment, const VectorsOptions& options) {
+  const Reporter reporter(*environment.common);
+  if (options.emit_folder.empty()) {
+    StandardOutput out;
+    auto status = print_vectors(out);
+    return status.has_value() ? static_cast<int>(kExitDone) : reporter.failure(status.error(), "");
+  }
+  if (auto status = emit_vectors(*environment.fs, options.emit_folder); !status.has_value())
+    return reporter.failure(as_named_file(std::move(status.error())), options.emit_folder);
+  JsonValue result = JsonValue::object();
+  result.set("ok", true);
+  result.set("folder", options.emit_folder);
+  return reporter.success(result, options.emit_folder + ": reference vectors written");
+}
+
+}  // namespace
+
+void add_vectors(CLI::App& app, const Environment& environment) {
+  auto* command = app.add_subcommand("vectors", "Print the reference vectors' digests, or write their bytes");
+  command->footer(
+      "The list is what implementations compare: suite, name, bytes and SHA-256 of 520 vectors, made by this "
+      "build.");
+  const auto options = std::make_shared<VectorsOptions>();
+  command->add_option("--emit", options->emit_folder, "folder to make, with every vector as a file")
+      ->type_name("DIR");
+  add_common(*command, *environment.common);
+  when_chosen(*command, environment, options, run_vectors);
 }
 
 }  // namespace kvpack::cli

@@ -1,0 +1,152 @@
+#include "cli/outcome.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "kvpack/base/clock.h"
+
+namespace kvpack::cli {
+
+int exit_code(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::kNotFound: return kExitNotFound;
+    case ErrorCode::kState:
+    case ErrorCode::kJson:
+    case ErrorCode::kConfig: return kExitUsage;
+    case ErrorCode::kIo:
+    case ErrorCode::kQuota:
+    case ErrorCode::kEndurance:
+    case ErrorCode::kLimit:
+    case ErrorCode::kBusy:
+    case ErrorCode::kTimeout:
+    case ErrorCode::kNoMemory: return kExitIo;
+    case ErrorCode::kInternal: return kExitInternal;
+    default: return kExitRefused;
+  }
+}
+
+std::string_view json_category(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::kState:
+    case ErrorCode::kJson:
+    case ErrorCode::kConfig: return "usage";
+    case ErrorCode::kBusy:
+    case ErrorCode::kTimeout: return "io";
+    case ErrorCode::kEndurance:
+    case ErrorCode::kLimit:
+    case ErrorCode::kNoMemory: return "quota";
+    default: return category_token(code);
+  }
+}
+
+JsonValue error_json(const Error& error, const std::string& file) {
+  JsonValue detail = JsonValue::object();
+  detail.set("category", json_category(error.code));
+  detail.set("message", error.message);
+  detail.set("object", JsonValue());
+  for (const Context& context : error.context) {
+    // The innermost fact of a kind is the first one, and it is the one that names the place.
+    if (const JsonValue* known = detail.find(context.key); known != nullptr && !known->is_null()) continue;
+    const bool is_number = context.key == "record" || context.key == "layer";
+    if (context.key == "tokens" || is_number) {
+      auto value = parse_json(byte_view(context.value));
+      detail.set(context.key, value.has_value() ? *std::move(value) : JsonValue(context.value));
+    } else {
+      detail.set(context.key, context.value);
+    }
+  }
+  JsonValue result = JsonValue::object();
+  result.set("ok", false);
+  if (!file.empty()) result.set("file", file);
+  result.set("error", std::move(detail));
+  return result;
+}
+
+std::string error_text(const Error& error, const std::string& file) {
+  std::string text = file.empty() ? "" : file + ": ";
+  text += fmt::format("{}: {}", json_category(error.code), error.message);
+  std::string place;
+  for (const Context& context : error.context)
+    place += fmt::format("{}{} {}", place.empty() ? "" : ", ", context.key, context.value);
+  if (!place.empty()) text += " (" + place + ")";
+  return text;
+}
+
+Error usage_error(std::string message) {
+  return fail(ErrorCode::kState, std::move(message));
+}
+
+Error as_named_file(Error error) {
+  if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kIo;
+  return error;
+}
+
+unsigned Common::parallelism() const noexcept {
+  if (threads != 0) return threads;
+  return std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
+}
+
+int Reporter::success(const JsonValue& value, const std::string& prose) const {
+  if (common_->json) {
+    fmt::print("{}\n", canonical_json_text(value));
+  } else if (!common_->quiet && !prose.empty()) {
+    fmt::print("{}\n", prose);
+  }
+  return kExitDone;
+}
+
+int Reporter::failure(const Error& error, const std::string& file) const {
+  if (common_->json) fmt::print("{}\n", canonical_json_text(error_json(error, file)));
+  fmt::print(stderr, "kvpack: {}\n", error_text(error, file));
+  return exit_code(error.code);
+}
+
+int Reporter::several(std::vector<JsonValue> results, int largest_exit_code) const {
+  if (common_->json) {
+    JsonValue array = JsonValue::array();
+    for (JsonValue& result : results) array.push(std::move(result));
+    fmt::print("{}\n", canonical_json_text(array));
+  }
+  return largest_exit_code;
+}
+
+void Reporter::note(const std::string& line) const {
+  if (!common_->quiet) fmt::print(stderr, "{}\n", line);
+}
+
+namespace {
+constexpr std::int64_t kShowAfterNs = 500'000'000;
+constexpr std::int64_t kRedrawNs = 100'000'000;
+}  // namespace
+
+Progress::Progress(const Common& common, std::string label, std::uint64_t total_bytes)
+    : enabled_(!common.quiet && ::isatty(STDERR_FILENO) == 1 && total_bytes != 0),
+      label_(std::move(label)),
+      total_bytes_(total_bytes),
+      started_ns_(static_cast<std::int64_t>(SystemClock().monotonic_ns())) {}
+
+Progress::~Progress() {
+  if (shown_) fmt::print(stderr, "\r\033[K");
+}
+
+void Progress::update(std::uint64_t done_bytes) {
+  if (!enabled_) return;
+  const auto now = static_cast<std::int64_t>(SystemClock().monotonic_ns());
+  if (now - started_ns_ < kShowAfterNs || now - last_drawn_ns_ < kRedrawNs) return;
+  last_drawn_ns_ = now;
+  shown_ = true;
+  constexpr std::uint64_t kWidth = 30;
+  const std::uint64_t done = std::min(done_bytes, total_bytes_);
+  const auto filled =
+      static_cast<std::size_t>(static_cast<double>(done) / static_cast<double>(total_bytes_) * kWidth);
+  const double seconds = static_cast<double>(now - started_ns_) / 1e9;
+  fmt::print(stderr, "\r{} [{}{}] {:.0f} of {:.0f} MiB, {:.0f} MiB/s", label_, std::string(filled, '#'),
+             std::string(kWidth - filled, '.'), static_cast<double>(done) / 1048576.0,
+             static_cast<double>(total_bytes_) / 1048576.0, static_cast<double>(done) / 1048576.0 / seconds);
+  std::fflush(stderr);
+}
+
+}  // namespace kvpack::cli
