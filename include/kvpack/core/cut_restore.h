@@ -27,9 +27,7 @@ struct StateRestore {
 class RestorePlan {
  public:
   /// @param max_bytes  most memory that the planes may take together
-  /// @error kQuota `restore exceeds the memory limit`, before anything is allocated; kState a strided state
-  /// whose
-  ///        elements overlap; kBounds
+  /// @error kQuota `restore exceeds the memory limit`, before anything is allocated; kBounds
   static Result<RestorePlan> create(const ManifestChain& chain,
                                     std::uint64_t max_bytes = kDefaultMaxRestoredBytes);
 
@@ -71,7 +69,7 @@ Status stream_cut(const RestorePlan& plan, ObjectSource& source, const RestoreOp
 /// Restores into memory that the caller lends, one span per state of the plan, each at least
 /// complete_physical_bytes. The memory is a shadow: its content is undefined until success, and must not be
 /// used after a failure.
-/// @error as stream_cut; kState a span is missing or too short
+/// @error as stream_cut; kState a span is missing or too short, or elements of a strided state overlap
 Status restore_cut_into(const RestorePlan& plan, ObjectSource& source, const RestoreOptions& options,
                         std::span<const MutableByteSpan> shadow);
 
@@ -150,9 +148,6 @@ inline Result<RestorePlan> RestorePlan::create(const ManifestChain& chain, std::
     }
     const std::uint64_t tokens = tail ? realized.logical_count : head.input_cut.token_count;
     KVPACK_TRY_ASSIGN(PlaneLayout layout, PlaneLayout::strided(fixed, tokens, byte_strides));
-    if (layout.may_overlap())
-      return in_state(fail(ErrorCode::kState, "strided state cannot be restored: its elements overlap"),
-                      fixed.key);
     plan.states_.push_back({.key = fixed.key,
                             .fixed = &fixed,
                             .layout = std::move(layout),
@@ -187,6 +182,10 @@ inline Status restore_cut_into(const RestorePlan& plan, ObjectSource& source, co
   for (std::size_t i = 0; fits && i < shadow.size(); ++i)
     fits = shadow[i].size() >= plan.states()[i].complete_physical_bytes;
   if (!fits) return fail(ErrorCode::kState, "shadow memory does not match the restore plan");
+  for (const StateRestore& state : plan.states())
+    if (state.layout.may_overlap())
+      return in_state(fail(ErrorCode::kState, "strided state cannot be restored: its elements overlap"),
+                      state.key);
   return stream_cut(plan, source, options, [&](const ChainChunk& chunk, ByteSpan plaintext) {
     const StateRestore& state = plan.states()[chunk.state_index];
     state.layout.scatter(plaintext, chunk.span.token_start - state.token_start, shadow[chunk.state_index]);
@@ -208,9 +207,15 @@ inline Result<std::vector<Bytes>> restore_cut(const RestorePlan& plan, ObjectSou
 }
 
 inline Status verify_cut_chunks(const RestorePlan& plan, ObjectSource& source, const KeyRing* keys,
-                                unsigned parallelism) {
-  return detail::for_each_chunk(plan, source, keys, parallelism,
-                                [](const ChainChunk&, ByteSpan) { return success(); });
+                                unsigned parallelism, const std::function<void(const ChainChunk&)>& done) {
+  std::mutex one_at_a_time;
+  return detail::for_each_chunk(plan, source, keys, parallelism, [&](const ChainChunk& chunk, ByteSpan) {
+    if (done) {
+      const std::lock_guard lock(one_at_a_time);
+      done(chunk);
+    }
+    return success();
+  });
 }
 
 }  // namespace kvpack
