@@ -1,5 +1,4 @@
-// The state reader and writer against the real llama.cpp: what it writes is read, and what is written it
-// accepts.
+// The state reader and writer against llama.cpp: what it writes is read, and what is written it accepts.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,11 +1,9 @@
-/// Between the sequence state of llama.cpp (v0.5.0) and logical planes. Bytes only: no engine header is
-/// needed.
+/// Between the sequence state of llama.cpp (v0.5.0) and logical planes. Bytes only, without an engine header.
 ///
 /// The state does not describe itself: which layers it holds, whether V lies transposed, even how many parts
 /// there are follows from the model and the context. So nothing is guessed here. The caller says what the
 /// model writes (StateLayout), how many tokens the sequence has, and in which form its context keeps them
-/// (StateForm); every field that says something else is refused. The layout of the bytes is written down in
-/// README.md beside this file.
+/// (StateForm); every field that says something else is refused. The layout of the bytes: README.md.
 ///
 /// A plane is the rows of one layer and side in position order, `[tokens][row bytes]`, for Muse
 /// `[tokens][kv_heads 2][head_dim 128]` in f16. Where a row lies in the state depends on the engine's past,
@@ -82,8 +80,7 @@ struct CacheView {
   std::vector<ByteSpan> values;
 };
 
-/// Muse Glimmer 30B with an f16 cache: the 13 full layers (3, 7, .., 51), then the 39 others with a window of
-/// 2,048.
+/// Muse Glimmer 30B with an f16 cache: 13 full layers (3, 7, .., 51), then 39 with a window of 2,048.
 StateLayout muse_glimmer_layout();
 
 /// The positions that a sub-cache keeps of a sequence of `token_count` tokens.
@@ -108,8 +105,7 @@ Result<std::vector<CachePlanes>> read_state(ByteSpan state, const StateLayout& l
                                             std::uint64_t token_count, const StateForm& form);
 
 /// Puts a state together, cells in position order, for the context that `form` describes.
-/// @param caches  one view for each cache of the layout; every plane has exactly kept_positions(..).count
-/// rows
+/// @param caches  one for each cache of the layout; every plane has exactly kept_positions(..).count rows
 /// @error kBounds    as state_bytes
 /// @error kSemantics `planes do not match the state layout`
 Result<Bytes> write_state(const std::vector<CacheView>& caches, const StateLayout& layout,
@@ -118,7 +114,7 @@ Result<Bytes> write_state(const std::vector<CacheView>& caches, const StateLayou
 /// Views of planes that the caller keeps alive.
 std::vector<CacheView> view_planes(const std::vector<CachePlanes>& caches);
 
-// ---------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------
 
 inline StateLayout muse_glimmer_layout() {
   constexpr std::uint32_t kLayers = 52, kWindowTokens = 2048, kRowBytes = 2 * 128 * 2;

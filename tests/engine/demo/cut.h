@@ -27,8 +27,8 @@ Identity identity_fields(const OwnIdentity& own);
 Result<SavedCut> save_planes(const std::vector<llama::CachePlanes>& caches, const OwnIdentity& own,
                              const KeySchedule& keys, std::span<const std::uint32_t> tokens, ChunkSink& sink);
 
-/// Restores every plane of a chain, verified, in the order of the family. @pre the head has the identity of
-/// this engine
+/// Restores every plane of a chain, verified, in the order of the family.
+/// @pre the head has the identity of this engine
 /// @error kQuota more memory than these planes take in this engine; as restore_cut
 Result<std::vector<Bytes>> restore_planes(const ManifestChain& chain, ObjectSource& source,
                                           const KeyRing& keys);
@@ -36,7 +36,7 @@ Result<std::vector<Bytes>> restore_planes(const ManifestChain& chain, ObjectSour
 /// Planes in the order of the family, as the views that write_state takes.
 std::vector<llama::CacheView> view_caches(const std::vector<Bytes>& planes, const llama::StateLayout& layout);
 
-// ---------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------
 
 namespace detail {
 

@@ -25,8 +25,7 @@ struct EngineOptions {
   std::uint32_t slot = 0;   ///< The one that is used.
 };
 
-/// Everything about model and engine that decides whether a cache may be used again: identity.h makes digests
-/// of it.
+/// Everything about model and engine that decides whether a cache may be used again. See identity.h.
 struct EngineFacts {
   Id32 model_sha256;                ///< Of the model file.
   std::string tokenizer;            ///< What the model file says about its tokenizer.

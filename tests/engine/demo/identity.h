@@ -10,8 +10,8 @@
 ///                         f32 norm epsilon, f32 post-norm epsilon)
 ///   qualified_math      D("kvpack-demo/math/v1", CPU features, threads, batch and attention as one text)
 ///   engine_cache_abi    D("kvpack-demo/engine-cache-abi/v1", state format, i32 element type, row layout)
-///   topology            D("kvpack-demo/topology/v1", for each sub-cache: u32 window and u32 layers as one
-///   part) shard_map           D("kvpack-demo/shard-map/v1", "one rank, keys then values, layers ascending")
+///   topology            D("kvpack-demo/topology/v1", one part for each sub-cache: u32 window, u32 layers)
+///   shard_map           D("kvpack-demo/shard-map/v1", "one rank, keys then values, layers ascending")
 ///
 /// Whether V lies transposed in the engine's memory is not part of it: planes are the same either way.
 /// Whether flash attention computed them is, in qualified_math.

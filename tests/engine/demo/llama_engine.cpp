@@ -1,5 +1,4 @@
-// llama.cpp on the CPU with a random-weight model: 52 layers whose KV geometry is exactly Muse's, everything
-// else tiny.
+// llama.cpp on the CPU with a random-weight model: the KV geometry is exactly Muse's, everything else tiny.
 #include <cstdio>
 #include <random>
 
@@ -45,8 +44,7 @@ std::string key(const char* name) {
   return std::string(kArchitecture) + "." + name;
 }
 
-/// A tensor of fixed pseudo-random numbers, uniform and not normal: std::normal_distribution differs between
-/// libraries.
+/// A tensor of fixed pseudo-random numbers. Uniform ones: std::normal_distribution differs between libraries.
 void add_tensor(gguf_context* gguf, ggml_context* memory, const std::string& name, std::int64_t columns,
                 std::int64_t rows) {
   const bool is_norm = rows == 0;

@@ -1,16 +1,15 @@
-// One process of the demo. demo.sh runs several and tells the story; what is printed here are facts and
-// times.
+// One process of the demo. demo.sh runs several and tells the story; here facts and times are printed.
 //
 //   kvpack_demo make-model --model FILE
-//   kvpack_demo flip       --in FILE --out FILE --at BYTE       a copy with the lowest bit of one byte
-//   flipped kvpack_demo identity   --model FILE --key FILE [--flash-attention off] [--prompt other]   as JSON
-//   kvpack_demo save       --model FILE --key FILE --objects DIR --logits FILE
-//   kvpack_demo restore    --model FILE --key FILE (--objects DIR --pack NAME | --set FILE) [--logits FILE]
-//                          [--flash-attention off] [--prompt other] [--refuse "category: message"]
+//   kvpack_demo flip --in FILE --out FILE --at BYTE      copies, with the lowest bit of one byte flipped
+//   kvpack_demo identity --model FILE --key FILE         prints the own identity as JSON
+//   kvpack_demo save --model FILE --key FILE --objects DIR --logits FILE
+//   kvpack_demo restore --model FILE --key FILE (--objects DIR --pack NAME | --set FILE) --logits FILE
+//   kvpack_demo restore ... --refuse "category: message"
 //
-// All take --engine DIR, the folder of the engine's backends. `restore --refuse` lets the context hold
-// another conversation, wants exactly this refusal, and checks that the conversation is still there, bit for
-// bit. Exit: 0 as promised; 1 not as promised; 2 usage; 3 not found; 4 refused; 5 I/O; 70 internal.
+// The last lets the context hold another conversation, wants exactly this refusal, and checks that the
+// conversation is still there, bit for bit. `--flash-attention off` and `--prompt other` change who asks.
+// Exit: 0 as promised; 1 not as promised; 2 usage; 3 not found; 4 refused; 5 I/O; 70 internal.
 #include <bit>
 #include <chrono>
 #include <cstdio>
@@ -61,7 +60,7 @@ std::string grouped(std::uint64_t number) {
   return text;
 }
 
-/// "category: message", and which field or object it is about.
+/// "category: message".
 std::string describe(const Error& error) {
   return std::string(category_token(error.code)) + ": " + error.message;
 }
@@ -111,8 +110,7 @@ Result<Bytes> read_file(const std::string& path) {
   return read_file_bounded(fs, path, std::uint64_t{1} << 30);
 }
 
-/// The user's next token, then always the most probable one: the logits of every step, and the tokens as
-/// text.
+/// The user's next token, then always the most probable one: logits of every step, and the tokens as text.
 struct Continuation {
   Bytes logits;
   std::string tokens;

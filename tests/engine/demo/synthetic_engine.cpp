@@ -114,7 +114,7 @@ Result<Engine> Engine::open(const EngineOptions& options) {
   impl->facts.math = "seeded numbers";
   impl->form = {static_cast<std::int32_t>(options.slot), options.slots, options.slot,
                 !options.flash_attention};
-  // The window never slides here, which the demo's length does not need.
+  // Rows that leave the window are not dropped here: the demo stays within it.
   impl->context_tokens = std::min(options.context_tokens, impl->facts.window_tokens);
   for (const llama::CacheLayout& cache : impl->layout.caches)
     impl->planes.push_back(
