@@ -21,7 +21,7 @@ constexpr std::size_t packbits_max_bytes(std::size_t n) noexcept {
 
 /// Writes the canonical packets of `plaintext` to the front of `out`. Allocates nothing.
 /// @pre out.size() >= packbits_max_bytes(plaintext.size()); the two do not overlap
-/// @return the number of bytes written; what lies behind them in `out` is left as it was
+/// @return the number of bytes written. Behind them, up to packbits_max_bytes, `out` is undefined.
 std::size_t packbits_encode(ByteSpan plaintext, MutableByteSpan out) noexcept;
 
 /// Fills all of `out` from `packets` and proves on the way that they are what packbits_encode would write.
@@ -85,6 +85,25 @@ inline std::size_t run_length(ByteSpan bytes, std::size_t at, std::size_t limit)
   return end - at;
 }
 
+/// Copies a literal of `length` bytes, or a whole packet's worth where both sides have room: a copy of fixed
+/// length is a few moves, far cheaper than a call for the few bytes that most literals have.
+inline void copy_literal(ByteSpan from, MutableByteSpan to, std::size_t length) noexcept {
+  if (from.size() >= kPackBitsMaxPacketBytes && to.size() >= kPackBitsMaxPacketBytes) {
+    std::memcpy(to.data(), from.data(), kPackBitsMaxPacketBytes);
+    return;
+  }
+  std::memcpy(to.data(), from.data(), length);
+}
+
+/// The same for a repeat.
+inline void fill_repeat(std::uint8_t byte, MutableByteSpan to, std::size_t length) noexcept {
+  if (to.size() >= kPackBitsMaxPacketBytes) {
+    std::memset(to.data(), byte, kPackBitsMaxPacketBytes);
+    return;
+  }
+  std::memset(to.data(), byte, length);
+}
+
 }  // namespace detail
 
 // The rule names runs, the code names triples; they agree. A literal that starts at `s` ends at the first
@@ -92,6 +111,7 @@ inline std::size_t run_length(ByteSpan bytes, std::size_t at, std::size_t limit)
 // would be such a position too. And t == s means that the packet is a repeat.
 inline std::size_t packbits_encode(ByteSpan plaintext, MutableByteSpan out) noexcept {
   assert(out.size() >= packbits_max_bytes(plaintext.size()));
+  out = out.first(packbits_max_bytes(plaintext.size()));
   const std::size_t n = plaintext.size();
   const std::size_t triple_end = n < 3 ? 0 : n - 2;
   std::size_t written = 0;
@@ -104,7 +124,7 @@ inline std::size_t packbits_encode(ByteSpan plaintext, MutableByteSpan out) noex
     if (literal_end > at) {
       const std::size_t length = literal_end - at;
       out[written++] = static_cast<std::uint8_t>(length - 1);
-      std::memcpy(&out[written], &plaintext[at], length);
+      detail::copy_literal(plaintext.subspan(at), out.subspan(written), length);
       written += length;
       at = literal_end;
     }
@@ -145,7 +165,7 @@ inline Status packbits_decode(ByteSpan packets, MutableByteSpan out) {
     const bool continues = filled > 0 && out[filled - 1] == first;
     if (repeat) {
       canonical &= length >= 3 && !(continues && last != Last::kFullRepeat);
-      std::memset(&out[filled], first, length);
+      detail::fill_repeat(first, out.subspan(filled), length);
       at += 1;
       last = full ? Last::kFullRepeat : Last::kShortRepeat;
     } else {
@@ -156,7 +176,7 @@ inline Status packbits_decode(ByteSpan packets, MutableByteSpan out) {
         const std::size_t limit = at + length - 2;
         canonical &= detail::first_triple(packets, at, limit) == limit;
       }
-      std::memcpy(&out[filled], &packets[at], length);
+      detail::copy_literal(packets.subspan(at), out.subspan(filled), length);
       at += length;
       last = full ? Last::kFullLiteral : Last::kShortLiteral;
     }
