@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +12,7 @@
 #include "kvpack/core/canonical_json.h"
 #include "kvpack/crypto/sha256.h"
 #include "kvpack/handoff/mac_key.h"
+#include "kvpack/handoff/range_set.h"
 
 namespace kvpack::handoff {
 
@@ -106,16 +106,8 @@ class SegmentRules {
   std::size_t range_count() const noexcept { return ranges_.size(); }
 
  private:
-  /// Component, role and layer in one number, then the start of a range. The value is its end.
-  struct Key {
-    std::uint64_t plane;
-    std::uint64_t start;
-    friend auto operator<=>(const Key&, const Key&) = default;
-  };
-  bool record(std::uint64_t plane, std::uint64_t start, std::uint64_t stop);
-
   ComponentIndex components_;
-  std::map<Key, std::uint64_t> ranges_;
+  RangeSet ranges_;
 };
 
 /// The digest of one payload and the running digest of all payloads, advanced in one pass over the bytes.
@@ -262,33 +254,6 @@ inline std::optional<std::size_t> ComponentIndex::find(std::string_view id) {
   return last_;
 }
 
-/// Adds [start, stop) to the plane unless it intersects a range there. Neighbours that touch become one.
-inline bool SegmentRules::record(std::uint64_t plane, std::uint64_t start, std::uint64_t stop) {
-  auto after = ranges_.end();
-  if (!ranges_.empty() && Key{plane, start} <= std::prev(after)->first)
-    after = ranges_.lower_bound({plane, start});
-  if (after != ranges_.end() && after->first.plane == plane && after->first.start < stop) return false;
-  const bool joins_after =
-      after != ranges_.end() && after->first.plane == plane && after->first.start == stop;
-  if (after != ranges_.begin()) {
-    const auto before = std::prev(after);
-    if (before->first.plane == plane && before->second > start) return false;
-    if (before->first.plane == plane && before->second == start) {
-      before->second = joins_after ? after->second : stop;
-      if (joins_after) ranges_.erase(after);
-      return true;
-    }
-  }
-  if (!joins_after) {
-    ranges_.emplace_hint(after, Key{plane, start}, stop);
-    return true;
-  }
-  auto node = ranges_.extract(after++);
-  node.key().start = start;
-  ranges_.insert(after, std::move(node));
-  return true;
-}
-
 inline Result<std::size_t> SegmentRules::admit(const SegmentDescriptor& descriptor) {
   const SegmentShape& shape = descriptor.shape;
   const auto component = components_.find(shape.component_id);
@@ -309,7 +274,7 @@ inline Result<std::size_t> SegmentRules::admit(const SegmentDescriptor& descript
   const std::uint64_t layer = shape.layer.has_value() ? std::uint64_t{*shape.layer} + 1 : 0;
   const std::uint64_t plane =
       (static_cast<std::uint64_t>(*component) << 37) | (static_cast<std::uint64_t>(shape.role) << 33) | layer;
-  if (!record(plane, shape.logical_start, *stop))
+  if (!ranges_.add(plane, shape.logical_start, *stop))
     return detail::invalid_handoff("overlapping segment logical ranges");
   return *component;
 }
