@@ -280,7 +280,8 @@ inline Result<Bytes> encode_head(ByteSpan header, std::uint64_t payload_bytes, c
 
 /// Texts that come from a caller end up in JSON, which has no spelling for bytes that are no UTF-8.
 inline Status check_texts(std::initializer_list<std::string_view> texts) {
-  if (!std::ranges::all_of(texts, is_utf8)) return invalid_handoff("manifest text is not UTF-8");
+  if (!std::ranges::all_of(texts, [](std::string_view text) { return is_utf8(text); }))
+    return invalid_handoff("manifest text is not UTF-8");
   return success();
 }
 
