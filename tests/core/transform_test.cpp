@@ -324,8 +324,8 @@ TEST(Transform, JsonRefusesWhatIsUnknownMissingOrMistyped) {
 }
 
 TEST(Transform, JsonNamesThePlaceOfAFault) {
-  const auto result = from_text(
-      R"({"schema_version":1,"name":"n","source_layout":"s","ops":[{"op":"reorder-planes","order":[0,"x"]}]})");
+  const auto result = from_text(R"({"schema_version":1,"name":"n","source_layout":"s",)"
+                                R"("ops":[{"op":"reorder-planes","order":[0,"x"]}]})");
   ASSERT_FALSE(result.has_value());
   EXPECT_NE(result.error().message.find("ops[0].order[1]"), std::string::npos) << result.error().message;
 }

@@ -59,7 +59,7 @@ Status decode_codec_frame_into(Codec codec, ByteSpan frame, std::uint64_t expect
 /// The same in memory of its own, which is asked for only after the header has been checked.
 Result<Bytes> decode_codec_frame(Codec codec, ByteSpan frame, std::uint64_t expected_bytes);
 
-// ---------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 
 static_assert(kCodecFrameHeaderBytes == sizeof(Magic) + 2 + 2 + 4);
 // No legal plaintext can overflow the bound on a frame, so the encoder needs no check of its output.

@@ -32,7 +32,7 @@ std::size_t packbits_encode(ByteSpan plaintext, MutableByteSpan out) noexcept;
 /// @error kReserved   the packets are well-formed but not the canonical ones; comes after every other check
 Status packbits_decode(ByteSpan packets, MutableByteSpan out);
 
-// ---------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 
 namespace detail {
 

@@ -80,7 +80,7 @@ inline constexpr std::array<std::uint64_t, 64> kQwen25Increments{
 /// @error kSemantics  `model_representation_id` is zero
 Result<RotationFamily> qwen25_rotation_family(const Id32& model_representation_id);
 
-// ---------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 
 inline constexpr ObjectTexts kRotationTexts{magic("KVRTA1"), "unsupported rotation family version",
                                             "rotation family reserved field is nonzero",

@@ -28,7 +28,7 @@ Result<Bytes> encode_state_declaration(const StateDeclaration& declaration);
 /// @error kTruncated kBadMagic kReserved kBounds kSemantics  first violation
 Result<StateDeclaration> decode_state_declaration(ByteSpan bytes);
 
-// ---------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 
 inline constexpr ObjectTexts kStateDeclarationTexts{magic("KVSTS1"), "unsupported state-schema version",
                                                     "state-schema reserved field is nonzero",

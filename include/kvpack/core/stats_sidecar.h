@@ -63,7 +63,7 @@ Result<StatsSidecar> derive_stats_sidecar(ByteSpan plane, std::uint64_t tokens, 
 /// What enters the object key: SHA-256 of the canonical bytes.
 Digest32 stats_digest(ByteSpan sidecar_bytes);
 
-// ---------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 
 inline constexpr ObjectTexts kStatsSidecarTexts{magic("KVSSC1"), "unsupported stats sidecar version",
                                                 "stats sidecar reserved field is nonzero",

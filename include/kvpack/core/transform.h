@@ -139,7 +139,7 @@ Result<Bytes> apply_transform(std::span<const TransformOp> ops, const PlaneShape
 /// The op that undoes `op`. Nothing for pad-or-trim and dtype-cast, and for an op that is not valid.
 std::optional<TransformOp> inverse_transform_op(const TransformOp& op);
 
-// ---------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 
 inline constexpr Magic kTransformMagic = magic("KVXFM1");
 
