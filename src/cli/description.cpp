@@ -262,8 +262,10 @@ JsonValue state_json(const StaticState& fixed, const RealizedState& realized,
 }
 
 Result<PlaneView> load_plane(const StaticState& state, const DescribedPlane& plane, const Bytes& file) {
-  PlaneView view{
-      .token_start = plane.token_start, .token_count = plane.token_count, .byte_strides = plane.byte_strides};
+  PlaneView view;
+  view.token_start = plane.token_start;
+  view.token_count = plane.token_count;
+  view.byte_strides = plane.byte_strides;
   std::size_t offset = 0;
   if (plane.npy) {
     if (!plane.byte_strides.empty())
