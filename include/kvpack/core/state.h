@@ -133,7 +133,12 @@ inline Result<ChunkSpan> read_chunk_span(CanonicalReader& in) {
 }
 
 inline std::string token_range_text(const ChunkSpan& span) {
-  return "[" + std::to_string(span.token_start) + "," + std::to_string(span.token_count) + "]";
+  std::string text = "[";
+  text.append(std::to_string(span.token_start))
+      .append(",")
+      .append(std::to_string(span.token_count))
+      .append("]");
+  return text;
 }
 
 }  // namespace kvpack
