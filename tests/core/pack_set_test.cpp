@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "support/fake_fs.h"
 #include "support/pack_sets.h"
 
@@ -304,6 +306,26 @@ TEST_F(Writing, PacksMustHoldTheirManifest) {
             "authentication:manifest content identity mismatch");
   EXPECT_EQ(writer.add_pack(ByteSpan(stages_[0].pack).first(8000), stages_[0].manifest).error().verdict(),
             "truncated:truncated production pack");
+}
+
+// A gibibyte is hashed for every 131,072 records, so this one is for long runs.
+TEST_F(Writing, MoreRecordsThanAnInventoryHoldsAreRefused) {
+  if (std::getenv("KVPACK_LONG_TESTS") == nullptr) GTEST_SKIP() << "set KVPACK_LONG_TESTS";
+  class NullSink final : public Append {
+   public:
+    Status append(ByteSpan) override { return success(); }
+  } sink;
+  auto writer = *PackSetWriter::begin(sink, keys_);
+  ChunkRef ref = stages_[0].ref;
+  Bytes object = stages_[0].chunk;
+  const auto next = [&](std::uint64_t i) {
+    store_le<std::uint64_t>(ref.object_key.bytes, 0, i);
+    detail::store_bytes(object, 144, ref.object_key);
+    ref.stored_object_digest = Id32{sha256(object)};
+    return writer.add_chunk(ref, object);
+  };
+  for (std::uint64_t i = 0; i < kMaxPackSetRecords; ++i) ASSERT_TRUE(next(i).has_value());
+  EXPECT_EQ(next(kMaxPackSetRecords).error().verdict(), "bounds:pack set inventory is outside bounds");
 }
 
 TEST_F(Writing, OtherTenantsAreRefused) {
