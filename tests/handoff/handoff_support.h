@@ -11,10 +11,12 @@
 
 #include "kvpack/handoff/receive_loop.h"
 #include "kvpack/handoff/sender.h"
+#include "support/span_schedule.h"
 #include "support/verdict.h"
 
 namespace kvpack::handoff::testing {
 
+using kvpack::testing::span_schedule;
 using kvpack::testing::verdict;
 
 inline Bytes read_source_file(const std::string& name) {
@@ -167,27 +169,6 @@ class RecordingSink : public Sink {
   std::uint32_t segments_ = 0;
   std::uint64_t bytes_ = 0;
 };
-
-// The span schedule of the Muse layout, written for the tests: groups of windowed layers first, then the
-// tiles of the others.
-inline std::optional<std::vector<ScheduleRow>> span_schedule(std::uint64_t position, std::uint64_t cut) {
-  if (position == 0 || cut >= position || cut % 256 != 0) return std::nullopt;
-  constexpr std::uint32_t kRowElements = 6656;
-  const std::uint64_t window = std::max(cut, position > 2048 ? position - 2048 : 0);
-  std::vector<ScheduleRow> rows;
-  for (const std::uint32_t head : {0U, 17U, 34U}) {
-    for (std::uint64_t start = cut; start < position; start += 512) {
-      const std::uint64_t stop = std::min(start + 512, position);
-      const std::uint64_t first = std::max(start, window);
-      if (stop > window)
-        rows.push_back({SegmentRole::kSwaTile, head, first, stop - first, "f16_le", kRowElements});
-    }
-  }
-  for (std::uint64_t start = cut; start < position; start += 512)
-    rows.push_back({SegmentRole::kNopeTile, std::nullopt, start,
-                    std::min<std::uint64_t>(512, position - start), "f16_le", kRowElements});
-  return rows;
-}
 
 inline std::string digits(char c) {
   return std::string(64, c);
