@@ -100,6 +100,15 @@ TEST(PackSetProof, OnlyItsCanonicalFormIsDecoded) {
   }
 }
 
+TEST(PackSetProof, APathHasAtMostTwentyElements) {
+  PackSetProof proof = proof_of(testing::set_one(), 0);
+  proof.path.resize(20);
+  EXPECT_EQ(*decode_pack_set_proof(encode_pack_set_proof(proof)), proof);
+  proof.path.resize(21);
+  EXPECT_EQ(decode_pack_set_proof(encode_pack_set_proof(proof)).error().verdict(),
+            "canonical:`path` must have at most 20 elements");
+}
+
 TEST(PackSetProof, IsCheckedInOrder) {
   const KeyRing ring = fixtures::key_ring();
   const KeyRing other_root =

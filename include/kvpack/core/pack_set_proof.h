@@ -9,12 +9,13 @@
 namespace kvpack {
 
 inline constexpr std::size_t kMaxPackSetProofBytes = 65'536;
+inline constexpr std::size_t kMaxPackSetProofPath = 20;  ///< log2 of kMaxPackSetRecords.
 
 struct PackSetProof {
   std::array<std::uint8_t, kPackSetEntryBytes> entry{};
   std::array<std::uint8_t, kPackSetFooterFieldBytes> footer{};
   std::uint64_t index = 0;
-  std::vector<Digest32> path{};  ///< Siblings from the leaf upward, at most 20 in a proof that checks.
+  std::vector<Digest32> path{};  ///< Siblings from the leaf upward, at most kMaxPackSetProofPath.
 
   friend bool operator==(const PackSetProof&, const PackSetProof&) = default;
 };
@@ -74,6 +75,8 @@ inline Result<PackSetProof> parse_pack_set_proof(const JsonDocument& document) {
   KVPACK_TRY(fields.choice("kind", std::span(&kPackSetProofKind, 1)));
   KVPACK_TRY_ASSIGN(const JsonArray* const path, fields.array("path"));
   const JsonPath path_place = fields.path("path");
+  if (path->size() > kMaxPackSetProofPath)
+    return json_field_error(path_place, "must have at most 20 elements");
   proof.path.resize(path->size());
   for (std::size_t i = 0; i < path->size(); ++i)
     KVPACK_TRY(parse_hex((*path)[i], JsonPath(path_place, i), proof.path[i]));
