@@ -58,7 +58,7 @@ Result<std::vector<Digest32>> merkle_audit_path(std::uint64_t index, std::uint64
 Status merkle_verify(const Digest32& leaf_hash, std::uint64_t index, std::uint64_t leaf_count,
                      std::span<const Digest32> path, const Digest32& root);
 
-// ---------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------
 
 inline void MerkleTree::add_leaf_hash(Digest32 hash) {
   for (std::uint64_t n = count_; (n & 1) != 0; n >>= 1) {

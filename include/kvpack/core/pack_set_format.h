@@ -81,7 +81,7 @@ Status check_pack_set_hmac(ByteSpan footer_page, std::uint64_t key_epoch, const 
 /// @error kUnknownEnum kReserved kSemantics kBounds
 Result<PackSetEntry> check_pack_set_entry(ByteSpan raw);
 
-// ---------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------
 
 inline constexpr Magic kPackSetMagic = magic("KVSET1");
 inline constexpr Magic kPackSetFooterMagic = magic("KVSCM1");

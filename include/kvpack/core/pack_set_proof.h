@@ -47,7 +47,7 @@ Result<ProvedRecord> check_pack_set_proof(const PackSetProof& proof, const KeyRi
 /// @error also kChecksum kGraph
 Result<ProvedRecord> check_pack_set_proof(const PackSetProof& proof, const KeyRing* keys, ByteSpan object);
 
-// ---------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------
 
 inline constexpr std::string_view kPackSetProofKind = "kvpack.pack-set-proof.v1";
 

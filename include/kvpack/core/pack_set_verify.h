@@ -52,7 +52,7 @@ struct PackSetVerifyOptions {
 Result<PackSetReport> verify_pack_set(ReadAt& source, const KeyRing* keys,
                                       const PackSetVerifyOptions& options = {});
 
-// ---------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------
 
 inline std::string_view pack_set_assurance_name(PackSetAssurance assurance) noexcept {
   switch (assurance) {

@@ -71,7 +71,7 @@ class PackSetWriter {
 Result<PackSetSummary> write_pack_set(const ManifestChain& chain, ObjectSource& objects, const KeyRing& keys,
                                       std::uint64_t epoch, Append& out);
 
-// ---------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------
 
 namespace detail {
 
