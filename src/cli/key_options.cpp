@@ -11,6 +11,7 @@ void KeyOptions::add_to(CLI::App& command) {
   group->add_option("--key", key_file, "file of 32 secret bytes, mode 0600: the root of all keys")
       ->type_name("FILE");
   group->add_option("--epoch-key", epoch_keys, "root of epoch N, where it is not that of --key (repeatable)")
+      ->allow_extra_args(false)
       ->type_name("N=FILE");
   group->add_option("--tenant-id", tenant_id, "the operator's name of the tenant")->type_name("TEXT");
   group->add_option("--tenant", tenant_hex, "the tenant namespace itself, instead of --tenant-id")

@@ -29,7 +29,7 @@ int run(int argc, char** argv) {
       "KV caches as exactly the bytes that were saved, under exactly the identity that is asked for.",
       "kvpack"};
   app.set_version_flag("--version", std::string("kvpack ") + KVPACK_VERSION);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   app.set_help_all_flag("--help-all", "help of every command");
   app.footer(
       "Exit codes: 0 done; 2 usage, or a key file of the wrong size, type or mode; 3 not found; 4 refused;\n"
@@ -49,6 +49,10 @@ int run(int argc, char** argv) {
     common.json = asks_for_json(argc, argv);
     if (common.json) return Reporter(common).failure(usage_error(error.what()), "");
     app.exit(error);
+    return kExitUsage;
+  }
+  if (!chosen) {
+    fmt::print(stderr, "{}", app.help());
     return kExitUsage;
   }
   return chosen();

@@ -58,6 +58,8 @@ JsonValue error_json(const Error& error, const std::string& file) {
       detail.set(context.key, context.value);
     }
   }
+  // Where no single object is to blame, it is the file that was named.
+  if (detail.find("object")->is_null() && !file.empty()) detail.set("object", file);
   JsonValue result = JsonValue::object();
   result.set("ok", false);
   if (!file.empty()) result.set("file", file);
@@ -69,8 +71,13 @@ std::string error_text(const Error& error, const std::string& file) {
   std::string text = file.empty() ? "" : file + ": ";
   text += fmt::format("{}: {}", json_category(error.code), error.message);
   std::string place;
-  for (const Context& context : error.context)
+  std::vector<std::string_view> said;
+  for (const Context& context : error.context) {
+    if (std::ranges::find(said, context.key) != said.end())
+      continue;  // The innermost fact of a kind came first.
+    said.push_back(context.key);
     place += fmt::format("{}{} {}", place.empty() ? "" : ", ", context.key, context.value);
+  }
   if (!place.empty()) text += " (" + place + ")";
   return text;
 }
