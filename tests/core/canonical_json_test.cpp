@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "kvpack/base/hex.h"
 
 namespace kvpack {
@@ -36,6 +39,28 @@ TEST(CanonicalJson, WritesAtomsAndEmptyContainers) {
   EXPECT_EQ(canonical(R"( {"o":{},"e":[],"z":null,"f":false,"t":true,"n":18446744073709551615} )"),
             R"({"e":[],"f":false,"n":18446744073709551615,"o":{},"t":true,"z":null})");
   EXPECT_EQ(canonical("0"), "0");
+}
+
+TEST(CanonicalJson, MatchesTheVectors) {
+  std::ifstream file(KVPACK_SOURCE_DIR "/conformance/vectors/handoff_vectors.json", std::ios::binary);
+  const std::string raw((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const auto vectors = parse_json(byte_view(raw), 64U << 20);
+  ASSERT_TRUE(vectors.has_value());
+  const JsonValue& json = *vectors->find("json");
+  const auto text = [](const JsonValue& c, std::string_view key) { return *c.find(key)->as_string(); };
+  for (const JsonValue& c : *json.find("canonical")->as_array())
+    EXPECT_EQ(to_hex(byte_view(canonical(text(c, "input")))), text(c, "canonical_hex")) << text(c, "name");
+  for (const JsonValue& c : *json.find("strict_decode")->as_array()) {
+    const auto value = decode_canonical_json(*from_hex(text(c, "bytes_hex")), *c.find("max")->as_unsigned());
+    EXPECT_EQ(value.has_value(), text(c, "category") == "ok") << text(c, "name");
+    if (value.has_value() || c.find("message")->is_null()) continue;
+    EXPECT_EQ(value.error().message, text(c, "message"));
+    EXPECT_EQ(value.error().code, ErrorCode::kValidation);
+  }
+  for (const JsonValue& c : *json.find("parse")->as_array()) {
+    const auto value = parse_json_document(*from_hex(text(c, "bytes_hex")));
+    EXPECT_EQ(value.has_value() ? "ok" : "Json", text(c, "category")) << text(c, "name");
+  }
 }
 
 TEST(CanonicalJson, BuiltValuesAndWriterCallsGiveTheSameBytes) {

@@ -4,12 +4,15 @@
 
 #include "handoff/handoff_support.h"
 #include "kvpack/handoff/mac_key_file.h"
+#include "support/fake_fs.h"
 #include "support/temp_directory.h"
 
 namespace kvpack::handoff {
 namespace {
 
 using namespace kvpack::handoff::testing;
+using kvpack::testing::FakeFileSystem;
+using kvpack::testing::Operation;
 using kvpack::testing::TempDirectory;
 
 TEST(MacKey, TagsMatchTheVectors) {
@@ -160,6 +163,51 @@ TEST_F(MacKeyFileOnDisk, SizeIsBoundedBeforeTheContentIsJudged) {
   write("key", std::string(kHex) + std::string(4033, '\n'), 0600);
   EXPECT_EQ(consumer("key"), "config:HMAC key file is too large");
   EXPECT_EQ(producer("key"), "config:HMAC key file is unexpectedly large");
+}
+
+TEST(MacKeyFileRaces, AFileThatIsExchangedWhileItIsOpenedIsRefused) {
+  FakeFileSystem fs;
+  fs.put_file("/key", byte_view(kHex));
+  fs.before_operation([&](const Operation& operation) {
+    if (operation.verb == "open") fs.put_file("/key", Bytes(32));
+  });
+  EXPECT_EQ(verdict(read_consumer_mac_key(fs, "/key")), "config:HMAC key file changed while it was opened");
+}
+
+TEST(MacKeyFileRaces, ShortReadsAreContinued) {
+  FakeFileSystem fs;
+  fs.put_file("/key", byte_view(kHex));
+  fs.limit_transfers(7);
+  EXPECT_EQ(read_consumer_mac_key(fs, "/key")->tag_hex({}), MacKey::from_hex(kHex)->tag_hex({}));
+  EXPECT_EQ(read_producer_mac_key(fs, "/key")->tag_hex({}), MacKey::from_hex(kHex)->tag_hex({}));
+}
+
+TEST(MacKeyFileRaces, EveryFailureIsToldAndAFailedWriteLeavesNothing) {
+  const MacKey key = *MacKey::from_hex(kHex);
+  for (std::size_t k = 0;; ++k) {
+    ASSERT_LT(k, 50U);
+    FakeFileSystem fs;
+    fs.fail_operation(k, EIO);
+    const auto written = write_mac_key(fs, "/key", key);
+    if (fs.operation_count() <= k) {
+      EXPECT_TRUE(written.has_value());
+      break;
+    }
+    EXPECT_EQ(written.error().code, ErrorCode::kIo);
+    EXPECT_EQ(fs.file("/key"), std::nullopt);
+  }
+  for (std::size_t k = 0;; ++k) {
+    ASSERT_LT(k, 50U);
+    FakeFileSystem fs;
+    fs.put_file("/key", byte_view(kHex));
+    fs.fail_operation(k, EIO);
+    const auto read = read_consumer_mac_key(fs, "/key");
+    if (fs.operation_count() <= k) {
+      EXPECT_TRUE(read.has_value());
+      break;
+    }
+    EXPECT_EQ(read.error().code, ErrorCode::kIo);
+  }
 }
 
 }  // namespace

@@ -384,6 +384,8 @@ TEST_F(LiveTransfer, AnotherKeyOfTheRingIsChosenById) {
   rules.keys = {{"k", 2, &other}, {"new", 1, &key_}};
   ledger_ = {};
   EXPECT_EQ(run(rules, stream(small_begin())), "validation:artifact HMAC tag rejected");
+  rules.keys = {{"k", 2, nullptr}};
+  EXPECT_EQ(run(rules, stream(small_begin())), "validation:wrong HMAC key id or replayed epoch");
   rules.keys = {};
   EXPECT_EQ(run(rules, stream(small_begin())), "validation:wrong HMAC key id or replayed epoch");
 }
@@ -418,6 +420,7 @@ TEST_F(LiveTransfer, ProgressCanBeRead) {
   const Bytes bytes = stream(small_begin());
   ReceiveLoop loop(policy());
   EXPECT_EQ(loop.manifest(), nullptr);
+  EXPECT_EQ(verdict(loop.accept_begin(15, sink_, nullptr, nullptr)), "state:no begin waits to be accepted");
   EXPECT_EQ(loop.segment_count(), 0U);
   ByteSpan rest = bytes;
   ASSERT_EQ(*loop.push(rest), ReceiveStep::kBegin);

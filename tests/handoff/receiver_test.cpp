@@ -221,6 +221,21 @@ TEST(AtomicReceiver, ASealWhileASegmentIsOpenComesTooEarly) {
   EXPECT_EQ(sink.count("abort"), 1U);
 }
 
+TEST(AtomicReceiver, PartsOfASegmentComeInOrder) {
+  for (const bool opens_twice : {false, true}) {
+    RecordingSink sink;
+    Transfer transfer(sink);
+    if (opens_twice) {
+      ASSERT_TRUE(transfer->open_segment(0, std::nullopt, 2).has_value());
+      EXPECT_EQ(verdict(transfer->open_segment(1, std::nullopt, 2)),
+                "validation:segment outside receiving state");
+    } else {
+      EXPECT_EQ(verdict(transfer->close_segment()), "validation:segment outside receiving state");
+    }
+    EXPECT_EQ(sink.count("abort"), 1U);
+  }
+}
+
 class BoundedSink : public RecordingSink {
  public:
   explicit BoundedSink(std::uint64_t room) : room_(room) {}

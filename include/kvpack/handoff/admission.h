@@ -1,5 +1,5 @@
 /// Whether a transfer is the one that was asked for, and the rules on a delta's prefix cut.
-/// docs/protocol/handoff.md §Admission, docs/protocol/delta.md.
+/// docs/protocol/handoff.md §Request admission, docs/protocol/delta.md.
 #pragma once
 
 #include <functional>
@@ -73,7 +73,8 @@ class AdmittingSink final : public Sink {
   std::uint64_t max_total_bytes() const noexcept override { return inner_->max_total_bytes(); }
   Status lend(const SegmentDescriptor& descriptor, std::size_t component_index,
               std::vector<MutableByteSpan>& place) override {
-    return passed_on(inner_->lend(descriptor, component_index, place));
+    KVPACK_TRY(passed_on(inner_->lend(descriptor, component_index, place)));
+    return passed_on(check_lent_place(descriptor, place));
   }
   Status segment_ready(VerifiedSegment& segment) override;
   Status prepare_commit(const VerifiedSeal& seal) override;

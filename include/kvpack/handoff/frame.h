@@ -52,7 +52,8 @@ struct AbortFrame {
 /// When a refused producer may try again.
 enum class Retry : std::uint8_t { kNever, kNewGeneration, kLater };
 
-/// A receiver's refusal, sent only to a producer that has asked for it. docs/protocol/handoff.md §Refusal.
+/// A receiver's refusal: its last frame, at most one, never once the ledger was asked to reserve. Sent only
+/// to a producer that has asked for it, because every other one refuses the unknown kind.
 struct RefusalFrame {
   std::string category;  ///< One of refusal_categories().
   Retry retry = Retry::kNever;

@@ -97,7 +97,7 @@ inline Result<Arrival> FrameDecoder::advance(std::size_t n) {
   if (failure_.has_value()) return *failure_;
   if (n == 0) return Arrival::kPartial;
   if (part_ == Part::kPayload) return take_payload(n);
-  assert(part_ != Part::kUnplaced);
+  assert(part_ != Part::kUnplaced && n <= want().size());
   filled_ += n;
   if (part_ == Part::kPreamble) {
     if (filled_ < kPreambleBytes) return Arrival::kPartial;

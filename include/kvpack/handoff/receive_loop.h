@@ -31,7 +31,7 @@ class ReplayLedger {
 struct AcceptedKey {
   std::string key_id;
   std::uint64_t minimum_epoch = 0;
-  const MacKey* key = nullptr;  ///< Must outlive the loop.
+  const MacKey* key = nullptr;  ///< Must outlive the loop. Without one the id is not accepted.
 };
 
 /// How a stream is judged.
@@ -84,7 +84,7 @@ class ReceiveLoop {
   /// @param sink      must outlive the loop
   /// @param ledger    or nullptr for a recording; must outlive the loop
   /// @param expected  the armed request, or nullptr; must outlive the loop
-  /// @error  as advance
+  /// @error  as advance; kState when no begin waits
   Status accept_begin(std::uint64_t now_unix_ms, Sink& sink, ReplayLedger* ledger,
                       const RequestExpectations* expected);
 
@@ -234,7 +234,7 @@ inline Result<ReceiveStep> ReceiveLoop::take_payload(bool last) {
 inline Status ReceiveLoop::accept_begin(std::uint64_t now_unix_ms, Sink& sink, ReplayLedger* ledger,
                                         const RequestExpectations* expected) {
   if (state_ == State::kFailed) return *failure_;
-  assert(state_ == State::kBeginRead);
+  if (state_ != State::kBeginRead) return fail(ErrorCode::kState, "no begin waits to be accepted");
   ledger_ = ledger;
   auto judged = judge_begin(now_unix_ms, sink, expected);
   begin_.reset();
@@ -252,7 +252,8 @@ inline Status ReceiveLoop::judge_begin(std::uint64_t now_unix_ms, Sink& sink,
   if (policy_.strict && policy_.times.has_value())
     KVPACK_TRY(check_times(begin, now_unix_ms, *policy_.times));
   std::vector<AcceptedKeyId> key_ids;
-  for (const AcceptedKey& key : policy_.keys) key_ids.push_back({key.key_id, key.minimum_epoch});
+  for (const AcceptedKey& key : policy_.keys)
+    if (key.key != nullptr) key_ids.push_back({key.key_id, key.minimum_epoch});
   TransferLimits limits;
   limits.max_segments = policy_.strict ? policy_.max_segments : std::nullopt;
   limits.max_total_bytes = policy_.strict ? policy_.max_total_bytes : std::nullopt;
@@ -261,7 +262,9 @@ inline Status ReceiveLoop::judge_begin(std::uint64_t now_unix_ms, Sink& sink,
                                                                 .keys = key_ids,
                                                                 .max_segments = limits.max_segments,
                                                                 .max_total_bytes = limits.max_total_bytes}));
-  const auto key = std::ranges::find(policy_.keys, validated.manifest().hmac.key_id, &AcceptedKey::key_id);
+  const auto key = std::ranges::find_if(policy_.keys, [&](const AcceptedKey& accepted) {
+    return accepted.key != nullptr && accepted.key_id == validated.manifest().hmac.key_id;
+  });
   sink_.emplace(sink, expected, prefix_cut_, policy_.schedule, policy_.strict);
   KVPACK_TRY_ASSIGN(receiver_, AtomicReceiver::open(std::move(validated), *key->key, *sink_, limits));
   return success();

@@ -158,18 +158,15 @@ inline Status AtomicReceiver::borrow_place() {
   place_.clear();
   if (auto lent = sink_->lend(*current_, current_component_, place_); !lent.has_value())
     return refuse_for_sink(std::move(lent.error()));
+  if (auto good = check_lent_place(*current_, place_); !good.has_value())
+    return refuse_for_sink(std::move(good.error()));
   lent_ = !place_.empty();
-  if (!lent_) return success();
-  std::uint64_t sum = 0;
-  for (const MutableByteSpan span : place_) sum = checked_add<std::uint64_t>(sum, span.size()).value_or(0);
-  if (sum != current_->byte_len)
-    return refuse_for_sink(fail(ErrorCode::kInternal, "lent place does not hold the segment"));
   return success();
 }
 
 inline Result<std::span<const MutableByteSpan>> AtomicReceiver::open_segment(
     std::uint32_t sequence, std::optional<SegmentDescriptor> descriptor, std::uint64_t payload_bytes) {
-  assert(current_ == nullptr);
+  if (current_ != nullptr) return refuse("segment outside receiving state");
   if (descriptor.has_value()) {
     KVPACK_TRY(admit_deferred(*std::move(descriptor)));
   } else {
@@ -188,7 +185,7 @@ inline Result<std::span<const MutableByteSpan>> AtomicReceiver::open_segment(
 }
 
 inline Status AtomicReceiver::close_segment() {
-  assert(current_ != nullptr);
+  if (current_ == nullptr) return refuse("segment outside receiving state");
   const std::vector<ByteSpan> pieces(place_.begin(), place_.end());
   return finish_segment(pieces, lent_ ? nullptr : &buffer_, lent_);
 }

@@ -1,5 +1,5 @@
 /// The producer's side of a transfer: frames to send come out, the receiver's answer goes in.
-/// docs/protocol/handoff.md §Producer.
+/// docs/protocol/handoff.md §Seal, §Writing.
 ///
 ///   auto sender = Sender::open(begin, cut, key);        send(sender->begin_frame());
 ///   auto head = sender->add_segment(shape, payload);    send(*head); send(payload);     for every segment

@@ -56,4 +56,13 @@ class Sink {
   virtual void abort() noexcept = 0;
 };
 
+/// What lend has given: nothing, or exactly the segment's size. @error kInternal
+inline Status check_lent_place(const SegmentDescriptor& descriptor, std::span<const MutableByteSpan> place) {
+  if (place.empty()) return success();
+  std::uint64_t sum = 0;
+  for (const MutableByteSpan span : place) sum = detail::saturating_add(sum, span.size());
+  if (sum != descriptor.byte_len) return fail(ErrorCode::kInternal, "lent place does not hold the segment");
+  return success();
+}
+
 }  // namespace kvpack::handoff
