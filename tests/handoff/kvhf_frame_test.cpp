@@ -176,6 +176,8 @@ TEST(KvhfFrame, KindNamesGoBothWays) {
   for (const std::string_view name : {"begin", "layer", "seal", "abort", "ack"})
     EXPECT_EQ(frame_kind_name(*frame_kind_from_name(name)), name);
   EXPECT_FALSE(frame_kind_from_name("BEGIN").has_value());
+  EXPECT_EQ(verdict(decode_manifest(static_cast<FrameKind>(6), Bytes{'{', '}'}, 2)),
+            "internal:frame kind outside its enumeration");
 }
 
 }  // namespace

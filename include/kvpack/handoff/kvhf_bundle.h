@@ -1,5 +1,5 @@
 /// KVHF bundle: the directory that a verified transfer leaves behind.
-/// Layout, staging and order of checks: docs/protocol/kvhf.md §Bundle on disk. The operating system's side of
+/// Layout, staging and order of checks: docs/protocol/kvhf.md §Bundle. The operating system's side of
 /// base/fs.h is compiled, so users of this header link kvpack::kvpack.
 ///
 ///     <bundle>/begin.json seal.json READY layers/LLLLL-k.json LLLLL-k.f16le LLLLL-v.json LLLLL-v.f16le

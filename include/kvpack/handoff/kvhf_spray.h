@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -16,17 +17,16 @@ namespace kvpack::kvhf {
 template <class T>
 class SprayOrder {
  public:
-  explicit SprayOrder(std::uint32_t count) : announced_(count) {}
+  explicit SprayOrder(std::uint32_t count) : count_(count) {}
 
   /// Claims a sequence number before its item is complete.
   /// @error kValidation  past the count; claimed before
   Status announce(std::uint32_t sequence) {
-    if (sequence >= announced_.size())
+    if (sequence >= count_)
       return fail(ErrorCode::kValidation,
                   "sprayed layer sequence " + std::to_string(sequence) + " exceeds the declared frame count");
-    if (announced_[sequence])
+    if (sequence < next_ || !announced_.insert(sequence).second)
       return fail(ErrorCode::kValidation, "duplicate sprayed layer sequence " + std::to_string(sequence));
-    announced_[sequence] = true;
     return success();
   }
 
@@ -39,12 +39,14 @@ class SprayOrder {
     if (next == waiting_.end()) return std::nullopt;
     std::optional<T> item(std::move(next->second));
     waiting_.erase(next);
+    announced_.erase(next_);
     ++next_;
     return item;
   }
 
  private:
-  std::vector<bool> announced_;
+  std::uint32_t count_;
+  std::set<std::uint32_t> announced_;  ///< Not released yet.
   std::map<std::uint32_t, T> waiting_;
   std::uint32_t next_ = 0;
 };

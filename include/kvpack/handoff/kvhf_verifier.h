@@ -13,6 +13,11 @@ namespace kvpack::kvhf {
 /// owns its payload, which nobody can change any more.
 class VerifiedPlane {
  public:
+  VerifiedPlane(VerifiedPlane&&) = default;
+  VerifiedPlane& operator=(VerifiedPlane&&) = default;
+  VerifiedPlane(const VerifiedPlane&) = delete;
+  VerifiedPlane& operator=(const VerifiedPlane&) = delete;
+
   const LayerHeader& header() const noexcept { return header_; }
   /// `[token][kv_head][head_dim]`, row-major, little-endian f16, or f32 for a pre-RoPE key plane.
   ByteSpan payload() const noexcept { return payload_; }
