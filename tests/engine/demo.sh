@@ -45,7 +45,7 @@ tool() {
 
 # refused WHAT REASON ARGUMENTS..: a restore that must end in exactly this refusal and leave the engine alone.
 refused() {
-  local what=$1 reason=$2 output verdict="as promised"
+  local what=$1 reason=$2 output verdict="refused, untouched"
   shift 2
   printf '\n   %s\n' "$what"
   if ! output=$("$demo" restore --key key --model model.gguf --refuse "$reason" "$@" 2>&1); then
@@ -53,7 +53,7 @@ refused() {
     failures=$((failures + 1))
   fi
   echo "$output"
-  table+=("$(printf '%-44s | %-58s | %s' "$what" "$reason" "$verdict")")
+  table+=("$(printf '%-42s   %-58s   %s' "$what" "$reason" "$verdict")")
 }
 
 # middle FILE: the offset of the byte in its middle.
@@ -73,7 +73,7 @@ tool keygen other-key
 
 step "3. A process computes the prompt and saves its cache"
 mkdir objects
-"$demo" save --model model.gguf --key key --objects objects --logits next.logits
+"$demo" save --model model.gguf --key key --objects objects --logits next.logits | tee save.log
 pack=$(cd objects && echo *.kvpack)
 
 step "4. The command line makes one file of it and verifies both"
@@ -83,7 +83,10 @@ promised tool verify "${identity[@]}" "objects/$pack"
 promised tool verify "${identity[@]}" cache.kvset
 
 step "5. A new process verifies the pack, restores it into an empty context and goes on"
-promised "$demo" restore --model model.gguf --key key --objects objects --pack "$pack" --logits next.logits
+restore_pack() {
+  "$demo" restore --model model.gguf --key key --objects objects --pack "$pack" --logits next.logits | tee restore.log
+}
+promised restore_pack
 
 step "6. Another one does the same from the single file"
 promised "$demo" restore --model model.gguf --key key --set cache.kvset --logits next.logits
@@ -110,6 +113,11 @@ refused "one bit of the pack flipped" "authentication: manifest HMAC authenticat
 
 "$demo" flip --in cache.kvset --out flipped.kvset --at "$(middle cache.kvset)"
 refused "one bit of the set flipped" "checksum: pack set record digest mismatch" --set flipped.kvset
+
+printf '\n   the same set, on the command line: exit code 4, refused\n'
+code=0
+tool verify "${identity[@]}" flipped.kvset || code=$?
+promised [ "$code" -eq 4 ]
 rm flipped.kvset
 
 rm "flipped-chunk/$chunk"
@@ -121,10 +129,11 @@ rm -r flipped-chunk
 
 rm "flipped-pack/$pack"
 cut_short "objects/$pack" "flipped-pack/$pack" 1
-refused "the pack without its last byte" "bounds: x" --objects flipped-pack --pack "$pack"
+refused "the pack without its last byte" "bad_magic: invalid production commit footer magic" \
+  --objects flipped-pack --pack "$pack"
 
 cut_short cache.kvset short.kvset 1
-refused "the set without its last byte" "bounds: x" --set short.kvset
+refused "the set without its last byte" "truncated: pack set does not end with its commit footer" --set short.kvset
 rm short.kvset
 
 refused "the wrong key" "authentication: manifest HMAC authentication failed" \
@@ -136,8 +145,12 @@ refused "another prompt, one token apart" "expectation: identity field token_roo
 refused "an engine that computes another attention" "expectation: identity field qualified_math differs" \
   --objects objects --pack "$pack" --flash-attention off
 
-step "What was refused, why, and whether the engine was left alone"
+step "Refused, with which reason; the live conversation was compared bit for bit"
+printf '   %-42s   %-58s   %s\n' "what was changed" "reason" "result"
 printf '   %s\n' "${table[@]}"
+
+step "Times"
+grep -h -e "prefill of" -e "save, durable" -e "verified restore" save.log restore.log
 
 if [ "$failures" -ne 0 ]; then
   printf '\nFAILED: %d things were not as promised\n' "$failures"

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <map>
 #include <random>
+#include <set>
 
 #include "engine/demo/cut.h"
 #include "engine/demo/file_digest.h"
@@ -257,9 +258,10 @@ Result<int> restore_refused(const Options& options) {
   KVPACK_TRY_ASSIGN(const Bytes after, engine.state());
   const std::string verdict = status.has_value() ? "RESTORED" : describe(status.error());
   print_fact("refused", verdict);
-  if (!status.has_value()) {
-    for (const Context& fact : status.error().context) print_fact("  " + std::string(fact.key), fact.value);
-  }
+  std::set<std::string_view> named;  // A set's record and its chunk both say which object it is.
+  if (!status.has_value())
+    for (const Context& fact : status.error().context)
+      if (named.insert(fact.key).second) print_fact("  " + std::string(fact.key), fact.value);
   print_fact("the live conversation of " + grouped(kOtherConversationTokens) + " tokens",
              before == after ? "untouched" : "CHANGED");
   return verdict == option(options, "--refuse") && before == after ? 0 : 1;
