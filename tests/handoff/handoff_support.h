@@ -11,6 +11,7 @@
 
 #include "kvpack/handoff/receive_loop.h"
 #include "kvpack/handoff/sender.h"
+#include "support/paths.h"
 #include "support/span_schedule.h"
 #include "support/verdict.h"
 
@@ -20,7 +21,7 @@ using kvpack::testing::span_schedule;
 using kvpack::testing::verdict;
 
 inline Bytes read_source_file(const std::string& name) {
-  std::ifstream file(std::string(KVPACK_SOURCE_DIR) + "/" + name, std::ios::binary);
+  std::ifstream file(kvpack::testing::source_dir() + "/" + name, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   return Bytes(text.begin(), text.end());
 }

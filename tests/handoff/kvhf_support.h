@@ -11,6 +11,7 @@
 #include "kvpack/handoff/kvhf_producer.h"
 #include "kvpack/handoff/kvhf_session.h"
 #include "support/mutate.h"
+#include "support/paths.h"
 #include "support/verdict.h"
 
 namespace kvpack::kvhf {
@@ -19,7 +20,8 @@ using kvpack::testing::verdict;
 
 inline const JsonValue& vectors() {
   static const JsonValue value = [] {
-    std::ifstream file(KVPACK_SOURCE_DIR "/conformance/vectors/handoff_vectors.json", std::ios::binary);
+    std::ifstream file(kvpack::testing::source_dir() + "/conformance/vectors/handoff_vectors.json",
+                       std::ios::binary);
     const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     auto parsed = parse_json(byte_view(text));
     EXPECT_TRUE(parsed.has_value()) << verdict(parsed);

@@ -6,11 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "support/paths.h"
+
 namespace kvpack::testing {
 
 // The file `name` below the source directory; empty when it cannot be read.
 inline std::string read_source_file(const std::string& name) {
-  std::ifstream file(std::string(KVPACK_SOURCE_DIR) + "/" + name, std::ios::binary);
+  std::ifstream file(source_dir() + "/" + name, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
 }
 
