@@ -8,7 +8,7 @@ namespace {
 using namespace kvpack;
 using namespace kvpack::conformance;
 
-void add_kvhf(Session& session, const KvhfOperations& operations) {
+void add_kvhf(Session& session, KvhfOperations& operations) {
   for (const char* verb : {"encode", "decode", "verdict"}) {
     for (const char* kind : {"kvhf_frame", "kvhf_begin", "kvhf_armed", "kvhf_header", "kvhf_stream",
                              "kvhf_session", "kvhf_spray", "kvhf_bundle"}) {
@@ -29,7 +29,7 @@ void add_kvhf(Session& session, const KvhfOperations& operations) {
 
 int main() {
   HandoffOperations handoff;
-  const KvhfOperations kvhf;
+  KvhfOperations kvhf;
   Session session("cpp-handoff");
   handoff.add_to(session);
   add_kvhf(session, kvhf);

@@ -39,7 +39,7 @@ class KvhfOperations {
     return operations_.contains(key(verb, kind)) || (verb == "verdict" && kind == "kvhf_session");
   }
   // @pre serves(verb, kind) @return the answer line without its line end
-  std::string answer(std::string_view verb, std::string_view kind, Arguments& arguments) const {
+  std::string answer(std::string_view verb, std::string_view kind, Arguments& arguments) {
     const auto found = operations_.find(key(verb, kind));
     if (found == operations_.end()) return run_session(arguments);
     const Result<Words> result = found->second(arguments);
