@@ -1,0 +1,1565 @@
+/* kvpack: KV caches saved, moved and given back as exactly the bytes that were asked for.
+ *
+ * The C interface of the library, C99 and C++. What the words mean is in docs/format; a guide with examples
+ * and this reference as a page is docs/c-api.md.
+ *
+ * # Conventions
+ *
+ * Names are `kvpack_noun_verb`. Parameters come in the order handle, outputs, inputs, error.
+ *
+ * Status. A fallible function returns a kvpack_status: 0 is success, 1 to 99 are mistakes in calling, from
+ * 100 on come the categories of the formats. Codes never change their meaning. Through the last parameter
+ * `error`, which may be NULL, a failing call also gives an error handle, which the caller frees. A call that
+ * succeeds leaves
+ * `*error` alone; a call that fails leaves its outputs alone, except for memory that its text calls scratch.
+ * Nothing is thrown, and there is no state per thread or per process.
+ *
+ * Handles. What a function writes through a `**` parameter belongs to the caller, who frees it with the
+ * `_free` of its type; NULL is ignored there. A handle keeps what it needs of other handles alive, so they
+ * may be freed in any order. "Immutable" handles may be used by several threads at once; the others by one
+ * thread at a time. Freeing is for one thread, when no other uses the handle. Accessors that return a value
+ * instead of a status give 0 or NULL for what is no live handle of their type or is out of range. Pointers
+ * that they return belong to the handle.
+ *
+ * Spans. A length follows its pointer: `x, x_size` in bytes, `x, x_count` in elements. NULL goes with length
+ * 0 only. Inputs are copied or used up during the call, unless a text says that they are borrowed. Texts are
+ * UTF-8; where no length follows they end with NUL.
+ *
+ * Structs. One that begins with `struct_size` may grow at its end. The caller sets struct_size to the sizeof
+ * that it was compiled with and everything that it does not use to zero, which always means the default. A
+ * shorter struct of an older caller reads as if it ended in zeros; a longer one of a newer caller is refused
+ * unless what is unknown is zero. Output structs are filled as far as both sides know them, and the rest is
+ * set to zero. In structs that callbacks are given, struct_size says how much the library has filled. Structs
+ * without struct_size are fixed for good. Members called `reserved` are zero.
+ *
+ * Callbacks. They get the `user` pointer that came with them, return 0 or a status, and may not use a handle
+ * that is busy with the call in which they run. A code from 100 on ends the call with that code; any other
+ * nonzero code, and a C++ exception, ends it with KVPACK_ERR_CALLBACK. Which threads call is said with each.
+ */
+#ifndef KVPACK_C_H
+#define KVPACK_C_H
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#if defined(KVPACK_C_BUILD)
+#define KVPACK_API __declspec(dllexport)
+#else
+#define KVPACK_API __declspec(dllimport)
+#endif
+#elif defined(__GNUC__)
+#define KVPACK_API __attribute__((visibility("default")))
+#else
+#define KVPACK_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* # Library
+ *
+ * Which library is at work. */
+
+/* The interface that this header describes: the major number changes when programs must be rebuilt, the minor
+ * number when functions, fields or codes are added. */
+#define KVPACK_ABI_MAJOR 0
+#define KVPACK_ABI_MINOR 1
+#define KVPACK_ABI_VERSION (KVPACK_ABI_MAJOR * 65536 + KVPACK_ABI_MINOR)
+
+/* KVPACK_ABI_VERSION of the library that is loaded. A program works with it when the major numbers are equal
+ * and its minor number is not below the program's. */
+KVPACK_API uint32_t kvpack_abi_version(void);
+
+/* Version of the library as text, for example "0.1.0". */
+KVPACK_API const char* kvpack_version(void);
+
+/* 1 when the library has a feature, else 0, also for names that it does not know. Features: "codec"
+ * (everything over bytes and callbacks), "files" (members called `path`), "json" (canonical JSON and proofs).
+ */
+KVPACK_API int32_t kvpack_has_feature(const char* name);
+
+/* # Status codes and errors
+ *
+ * One code says what kind of thing went wrong, one text says what, and facts say where. */
+
+/* 0 for success, or one of the KVPACK_ERR values below. */
+typedef int32_t kvpack_status;
+
+enum {
+  KVPACK_OK = 0,
+
+  /* Mistakes in calling. */
+  KVPACK_ERR_INVALID_ARGUMENT = 1, /* NULL, a wrong size, or a value out of range; `argument` names it. */
+  KVPACK_ERR_STRUCT_SIZE = 2,      /* struct_size is none that this library can read. */
+  KVPACK_ERR_BUFFER_TOO_SMALL = 3, /* `expected` says how much room is needed. */
+  KVPACK_ERR_BAD_HANDLE = 4,       /* A handle that was freed, or is of another type. */
+  KVPACK_ERR_WRONG_STATE = 5,      /* The handle is finished, or has failed, or not ready yet. */
+  KVPACK_ERR_UNSUPPORTED = 6,      /* This library does not have it. */
+  KVPACK_ERR_CALLBACK = 7,         /* A callback returned a code that is none of these, or threw. */
+
+  /* Objects: what bytes say about themselves and about each other. */
+  KVPACK_ERR_UNKNOWN_ENUM = 100,
+  KVPACK_ERR_U64_RANGE = 101,
+  KVPACK_ERR_BAD_MAGIC = 102,
+  KVPACK_ERR_CHECKSUM = 103,
+  KVPACK_ERR_RESERVED = 104,
+  KVPACK_ERR_TRUNCATED = 105,
+  KVPACK_ERR_BOUNDS = 106,
+  KVPACK_ERR_SEMANTICS = 107,
+  KVPACK_ERR_GRAPH = 108,
+  KVPACK_ERR_AUTHENTICATION = 109,
+  KVPACK_ERR_CODEC = 110,
+  KVPACK_ERR_POISONED = 111,
+
+  /* Storage and use. */
+  KVPACK_ERR_IO = 200,
+  KVPACK_ERR_CATALOG = 201,
+  KVPACK_ERR_INTEGRITY = 202,
+  KVPACK_ERR_EXPECTATION = 203,
+  KVPACK_ERR_QUOTA = 204,
+  KVPACK_ERR_ENDURANCE = 205,
+  KVPACK_ERR_STATE = 206,
+  KVPACK_ERR_NOT_FOUND = 207,
+  KVPACK_ERR_BUSY = 208,
+  KVPACK_ERR_CANCELLED = 209,
+
+  /* Live transfer and JSON. */
+  KVPACK_ERR_CANONICAL = 300,
+  KVPACK_ERR_DEADLINE_EXCEEDED = 301,
+  KVPACK_ERR_VALIDATION = 302,
+  KVPACK_ERR_INVALID_FRAME = 303,
+  KVPACK_ERR_JSON = 304,
+  KVPACK_ERR_TLS = 305,
+  KVPACK_ERR_CONFIG = 306,
+  KVPACK_ERR_LEAF_PIN = 307,
+  KVPACK_ERR_ALPN = 308,
+  KVPACK_ERR_REPLAY = 309,
+  KVPACK_ERR_ZERO_GENERATION = 310,
+  KVPACK_ERR_PRODUCER_ABORT = 311,
+  KVPACK_ERR_MISSING_BEGIN = 312,
+  KVPACK_ERR_INSTALL = 313,
+  KVPACK_ERR_CONTROL = 314,
+  KVPACK_ERR_LIMIT = 315,
+  KVPACK_ERR_TIMEOUT = 316,
+
+  /* The machine. */
+  KVPACK_ERR_NO_MEMORY = 900,
+  KVPACK_ERR_INTERNAL = 901
+};
+
+/* Why a call failed. Immutable. Holds no key, prompt or token. */
+typedef struct kvpack_error kvpack_error;
+
+/* The word for a status, as the conformance kit and the tool's JSON spell it: "bad_magic", "authentication",
+ * "invalid_argument". "ok" for 0; NULL for what is no status. */
+KVPACK_API const char* kvpack_status_name(kvpack_status status);
+
+/* The status that the failing call returned; 0 for what is no live handle. */
+KVPACK_API kvpack_status kvpack_error_status(const kvpack_error* error);
+
+/* kvpack_status_name of the error's status. */
+KVPACK_API const char* kvpack_error_category(const kvpack_error* error);
+
+/* What went wrong, in one line. From code 100 on the texts are those of docs/format. */
+KVPACK_API const char* kvpack_error_message(const kvpack_error* error);
+
+/* How many facts the error has. */
+KVPACK_API uint64_t kvpack_error_context_count(const kvpack_error* error);
+
+/* Name of fact `index`: `object`, `record`, `layer`, `state`, `tokens` (`[start,count]`), `field`, `found`,
+ * `expected`, `argument`, `callback`, `returned`. For a mismatch `field` names what differs. */
+KVPACK_API const char* kvpack_error_context_key(const kvpack_error* error, uint64_t index);
+
+/* Value of fact `index`. May quote a name out of an untrusted file: escape it before it is printed. */
+KVPACK_API const char* kvpack_error_context_value(const kvpack_error* error, uint64_t index);
+
+/* Value of the first fact called `key`; NULL when there is none. */
+KVPACK_API const char* kvpack_error_find(const kvpack_error* error, const char* key);
+
+/* Frees an error. */
+KVPACK_API void kvpack_error_free(kvpack_error* error);
+
+/* # Plain types
+ *
+ * Values without a handle. Fixed for good. */
+
+/* A 32-byte identity. All zero means absent or invalid. */
+typedef struct kvpack_id {
+  uint8_t bytes[32];
+} kvpack_id;
+
+/* Bytes of the caller's. */
+typedef struct kvpack_span {
+  const void* data;
+  uint64_t size;
+} kvpack_span;
+
+/* A state of a cache, for example the keys of layer 3: layer 3, name "attention.k". */
+typedef struct kvpack_state_key {
+  const char* name; /* 1 to 255 bytes of UTF-8. */
+  uint64_t name_size;
+  uint32_t layer;
+  uint32_t reserved;
+} kvpack_state_key;
+
+/* Under what model a cache was computed: five digests of the adapter's, none zero. */
+typedef struct kvpack_model {
+  kvpack_id weights_config;
+  kvpack_id adapters; /* A fixed value of the adapter's for "no adapter". */
+  kvpack_id tokenizer_template;
+  kvpack_id position_semantics; /* Effective RoPE, window, softcap, epsilon. */
+  kvpack_id qualified_math;
+} kvpack_model;
+
+/* One input that is not a token, for example an image: what kind, and which. */
+typedef struct kvpack_auxiliary_input {
+  kvpack_id type_id;
+  kvpack_id value_id;
+} kvpack_auxiliary_input;
+
+/* Which input a cache was computed from. */
+typedef struct kvpack_input_cut {
+  kvpack_id token_root; /* The last node of the prefix chain. */
+  kvpack_id auxiliary_root;
+  uint64_t token_count;
+} kvpack_input_cut;
+
+/* A node of the prefix chain: stands for all tokens up to token_count. */
+typedef struct kvpack_prefix_node {
+  kvpack_id id;
+  uint64_t token_count;
+  uint32_t reusable; /* 1 for a complete block of 256 tokens: a cut that other prompts can share. */
+  uint32_t reserved;
+} kvpack_prefix_node;
+
+/* Where a chunk's plaintext lies in the logical stream of its state. Positions are absolute. */
+typedef struct kvpack_chunk_span {
+  uint64_t token_start;
+  uint64_t token_count;
+  uint64_t plaintext_offset; /* Bytes from the start of the state's stream. */
+  uint32_t plaintext_bytes;
+  uint32_t reserved;
+} kvpack_chunk_span;
+
+/* By what a manifest knows a chunk object. */
+typedef struct kvpack_chunk_ref {
+  kvpack_id content_id;
+  kvpack_id object_key; /* Names the stored object. */
+  kvpack_id stored_object_digest;
+  uint64_t key_epoch;
+  uint32_t plaintext_bytes;
+  uint32_t object_bytes;
+} kvpack_chunk_ref;
+
+/* Closed enums; the values are those of the wire. Where a member takes one, 0 stands for the default that is
+ * named there. */
+enum {
+  KVPACK_DTYPE_U8 = 1,
+  KVPACK_DTYPE_U32 = 2,
+  KVPACK_DTYPE_I8 = 3,
+  KVPACK_DTYPE_I16 = 4,
+  KVPACK_DTYPE_I32 = 5,
+  KVPACK_DTYPE_F16 = 6,
+  KVPACK_DTYPE_BF16 = 7,
+  KVPACK_DTYPE_F32 = 8,
+  KVPACK_DTYPE_F64 = 9
+};
+enum { KVPACK_CODEC_RAW = 1, KVPACK_CODEC_LOSSLESS = 2 };
+enum { KVPACK_LAYOUT_CONTIGUOUS = 1, KVPACK_LAYOUT_STRIDED = 2 };
+enum { KVPACK_MODE_NATIVE = 1, KVPACK_MODE_PORTABLE = 2 };
+enum { KVPACK_AXIS_DIRECT = 1, KVPACK_AXIS_GATHER = 2, KVPACK_AXIS_TAIL_WINDOW = 3 };
+enum { KVPACK_RECORD_CHUNK = 1, KVPACK_RECORD_PACK = 2 };
+
+/* How much a success has shown. */
+enum {
+  KVPACK_LEVEL_AUTHENTICATED = 1, /* The holder of the keys wrote every byte. */
+  KVPACK_LEVEL_INTEGRITY = 2,     /* No keys: no accident has damaged it. Anyone may have written it. */
+  KVPACK_LEVEL_FRAMING = 3        /* No keys and encrypted manifests: each record is intact, no more. */
+};
+
+/* Most dimensions of a state. */
+#define KVPACK_MAX_RANK 8
+/* Stands for the token axis among the dimensions of a state. */
+#define KVPACK_TOKEN_AXIS 0
+/* Most bytes of a chunk's plaintext, of a chunk object and of a pack. */
+#define KVPACK_MAX_CHUNK_PLAINTEXT_BYTES 4194304
+#define KVPACK_MAX_CHUNK_OBJECT_BYTES 4235296
+#define KVPACK_MAX_PACK_BYTES 268443664
+/* Most elements of an audit path that this interface gives. */
+#define KVPACK_MAX_MERKLE_PATH 64
+
+/* Fills `out`. Called by one thread at a time. Must be unpredictable: from it come salts and nonces. */
+typedef kvpack_status (*kvpack_random_fn)(void* user, uint8_t* out, uint64_t size);
+
+/* Writes all of `data` behind what is there. Called by one thread at a time. */
+typedef kvpack_status (*kvpack_append_fn)(void* user, const uint8_t* data, uint64_t size);
+
+/* Fills all of `out` from `offset`. Called from several threads at once when parallelism is above 1. */
+typedef kvpack_status (*kvpack_read_at_fn)(void* user, uint64_t offset, uint8_t* out, uint64_t size);
+
+/* Told how far long work is. One call at a time, from any of the threads. Anything but 0 ends the work with
+ * that status; KVPACK_ERR_CANCELLED is meant for it. */
+typedef kvpack_status (*kvpack_progress_fn)(void* user, uint64_t done_bytes, uint64_t total_bytes);
+
+/* # Bytes
+ *
+ * Results of variable length. */
+
+/* Bytes that a call has made. Immutable. */
+typedef struct kvpack_bytes kvpack_bytes;
+
+/* The bytes; not NULL for a live handle. */
+KVPACK_API const uint8_t* kvpack_bytes_data(const kvpack_bytes* bytes);
+
+/* How many there are. */
+KVPACK_API uint64_t kvpack_bytes_size(const kvpack_bytes* bytes);
+
+/* Frees bytes. */
+KVPACK_API void kvpack_bytes_free(kvpack_bytes* bytes);
+
+/* Room into which a callback puts bytes of a length that only it knows. Exists during the callback; one
+ * thread. */
+typedef struct kvpack_buffer kvpack_buffer;
+
+/* Makes the buffer `size` bytes long and gives its memory, which the callback fills. What was in it stays as
+ * far as it fits. The pointer is good until the next call.
+ *
+ * Errors: LIMIT more than the buffer may hold, which depends on the object that is asked for. */
+KVPACK_API kvpack_status kvpack_buffer_resize(kvpack_buffer* buffer, uint8_t** data, uint64_t size,
+                                              kvpack_error** error);
+
+/* # Keys
+ *
+ * Everything that a reader or writer knows about keys: roots, tenant, and the epochs that may be opened. */
+
+/* A key ring. Immutable. Wiped when the last handle that uses it is freed. */
+typedef struct kvpack_keys kvpack_keys;
+
+/* An epoch with a root of its own: 32 bytes, or a key file. */
+typedef struct kvpack_epoch_root {
+  uint64_t epoch;
+  const void* root;
+  uint64_t root_size;
+  const char* root_path;
+} kvpack_epoch_root;
+
+/* What a key ring is made of. The caller wipes its own copies of secrets. */
+typedef struct kvpack_keys_options {
+  uint64_t struct_size;
+  const void* stable_root; /* 32 secret bytes that never change for a store, */
+  uint64_t stable_root_size;
+  const char* stable_root_path; /* or a file of them: mode 0600, one link, no symbolic link. */
+  const void* operator_id;      /* The operator's name of the tenant, as bytes, */
+  uint64_t operator_id_size;
+  const kvpack_id* tenant; /* or the tenant namespace itself. */
+  const kvpack_epoch_root*
+      epoch_roots; /* Epochs that have a root of their own; the others use stable_root. */
+  uint64_t epoch_root_count;
+  uint64_t minimum_epoch;    /* Oldest epoch to be opened; 0: active_epoch less 63, at least 1. */
+  uint64_t active_epoch;     /* Newest one, and the one to write; 0: every epoch is readable, 1 is written. */
+  uint32_t only_epoch_roots; /* 1: epochs without a root of their own are not found. */
+  uint32_t reserved;
+} kvpack_keys_options;
+
+/* Makes a key ring.
+ *
+ * Errors: STATE a root is all zero, epochs repeat or are zero, the window is empty or wider than 64, a key
+ * file is not private or not 32 bytes; SEMANTICS the operator id is empty; NOT_FOUND, IO a key file cannot be
+ * read. */
+KVPACK_API kvpack_status kvpack_keys_new(kvpack_keys** out, const kvpack_keys_options* options,
+                                         kvpack_error** error);
+
+/* The tenant namespace that all identities of this ring are bound to. */
+KVPACK_API const kvpack_id* kvpack_keys_tenant(const kvpack_keys* keys);
+
+/* Whether objects of an epoch can be opened.
+ *
+ * Errors: SEMANTICS epoch 0; NOT_FOUND the ring has no key for it. */
+KVPACK_API kvpack_status kvpack_keys_check_epoch(const kvpack_keys* keys, uint64_t epoch,
+                                                 kvpack_error** error);
+
+/* The namespace that stands for an operator's tenant in a store. Does not depend on the epoch.
+ *
+ * Errors: SEMANTICS the operator id is empty; BOUNDS it is too long. */
+KVPACK_API kvpack_status kvpack_tenant_namespace(kvpack_id* out, const void* stable_root,
+                                                 uint64_t stable_root_size, const void* operator_id,
+                                                 uint64_t operator_id_size, kvpack_error** error);
+
+/* The identity of a name under the ring's own namespace key.
+ *
+ * Errors: BOUNDS the name is too long. */
+KVPACK_API kvpack_status kvpack_keys_namespace_id(const kvpack_keys* keys, kvpack_id* out, const void* name,
+                                                  uint64_t name_size, kvpack_error** error);
+
+/* Frees a key ring. */
+KVPACK_API void kvpack_keys_free(kvpack_keys* keys);
+
+/* # Families
+ *
+ * Which states a cache has and how each is laid out, whatever its length. States are in the family's order,
+ * by layer and then by name; `state_index` counts in that order everywhere. */
+
+/* A representation family with its identity. Immutable. */
+typedef struct kvpack_family kvpack_family;
+
+/* A family that is being described. One thread at a time. */
+typedef struct kvpack_family_builder kvpack_family_builder;
+
+/* What a family says about all of its states. The three identities come from the engine's adapter, none zero.
+ */
+typedef struct kvpack_family_options {
+  uint64_t struct_size;
+  kvpack_id engine_cache_abi; /* Changes whenever the meaning or order of cache bytes does. */
+  kvpack_id topology;
+  kvpack_id shard_map;
+  uint32_t mode;             /* KVPACK_MODE; 0: native. */
+  uint32_t page_size_tokens; /* 0: 256. */
+} kvpack_family_options;
+
+/* One state as an engine knows it. */
+typedef struct kvpack_state_options {
+  uint64_t struct_size;
+  const char* name; /* 1 to 255 bytes of UTF-8. */
+  uint64_t name_size;
+  uint32_t layer;
+  uint32_t dtype;             /* KVPACK_DTYPE. */
+  const uint64_t* dimensions; /* Outermost first, KVPACK_TOKEN_AXIS exactly once. */
+  uint64_t dimension_count;   /* 1 to 8. */
+  uint32_t token_axis_rule;   /* KVPACK_AXIS; 0: direct. */
+  uint32_t codec;             /* KVPACK_CODEC; 0: raw. */
+  uint32_t layout;            /* KVPACK_LAYOUT; 0: contiguous. */
+  uint32_t reserved;
+  const kvpack_state_key* dependencies; /* States without which this one is useless. */
+  uint64_t dependency_count;
+} kvpack_state_options;
+
+/* A state of a family, as kvpack_family_state gives it. */
+typedef struct kvpack_state_info {
+  uint64_t struct_size;
+  const char* name; /* Ends with NUL. */
+  uint64_t name_size;
+  uint32_t layer;
+  uint32_t dtype;
+  uint32_t dtype_bytes; /* Bytes of one element. */
+  uint32_t codec;
+  uint32_t layout;
+  uint32_t token_axis_rule;
+  uint32_t token_axis; /* Which dimension counts tokens. */
+  uint32_t rank;
+  uint64_t dimensions[KVPACK_MAX_RANK]; /* In elements; KVPACK_TOKEN_AXIS at the token axis. */
+  uint64_t elements_per_token;
+  uint64_t dependency_count;
+} kvpack_state_info;
+
+/* Begins a family. */
+KVPACK_API kvpack_status kvpack_family_builder_new(kvpack_family_builder** out,
+                                                   const kvpack_family_options* options,
+                                                   kvpack_error** error);
+
+/* Adds a state; the order of the calls does not matter.
+ *
+ * Errors: UNKNOWN_ENUM. */
+KVPACK_API kvpack_status kvpack_family_builder_add_state(kvpack_family_builder* builder,
+                                                         const kvpack_state_options* options,
+                                                         kvpack_error** error);
+
+/* Makes and validates the family. The builder can go on.
+ *
+ * Errors: SEMANTICS, BOUNDS, CODEC, GRAPH by the family rules, with layer and state. */
+KVPACK_API kvpack_status kvpack_family_builder_build(const kvpack_family_builder* builder,
+                                                     kvpack_family** out, kvpack_error** error);
+
+/* Frees a builder. */
+KVPACK_API void kvpack_family_builder_free(kvpack_family_builder* builder);
+
+/* Decodes a canonical family object. Does not validate it.
+ *
+ * Errors: TRUNCATED, BAD_MAGIC, RESERVED, UNKNOWN_ENUM, BOUNDS, SEMANTICS. */
+KVPACK_API kvpack_status kvpack_family_decode(kvpack_family** out, const void* object, uint64_t object_size,
+                                              kvpack_error** error);
+
+/* Checks the family rules F1 to F17. Saving checks them by itself.
+ *
+ * Errors: SEMANTICS, BOUNDS, CODEC, GRAPH, with layer and state. */
+KVPACK_API kvpack_status kvpack_family_validate(const kvpack_family* family, kvpack_error** error);
+
+/* The canonical family object. */
+KVPACK_API kvpack_status kvpack_family_encode(const kvpack_family* family, kvpack_bytes** out,
+                                              kvpack_error** error);
+
+/* The family's identity. */
+KVPACK_API const kvpack_id* kvpack_family_id(const kvpack_family* family);
+
+/* How many states the family has. */
+KVPACK_API uint64_t kvpack_family_state_count(const kvpack_family* family);
+
+/* Describes a state. The name belongs to the family. */
+KVPACK_API kvpack_status kvpack_family_state(const kvpack_family* family, kvpack_state_info* out,
+                                             uint64_t state_index, kvpack_error** error);
+
+/* Dependency `index` of a state. The name belongs to the family. */
+KVPACK_API kvpack_status kvpack_family_dependency(const kvpack_family* family, kvpack_state_key* out,
+                                                  uint64_t state_index, uint64_t index, kvpack_error** error);
+
+/* Index of the state with this key.
+ *
+ * Errors: NOT_FOUND. */
+KVPACK_API kvpack_status kvpack_family_find_state(const kvpack_family* family, uint64_t* state_index,
+                                                  const kvpack_state_key* key, kvpack_error** error);
+
+/* Frees a family. */
+KVPACK_API void kvpack_family_free(kvpack_family* family);
+
+/* # Inputs
+ *
+ * By what an input and its prefixes are found. */
+
+/* Derives the nodes of a prefix chain as tokens arrive. One thread at a time. */
+typedef struct kvpack_prefix_chain kvpack_prefix_chain;
+
+/* Begins a chain under a model, a family and inputs that are not tokens.
+ *
+ * Errors: SEMANTICS an auxiliary identity is zero. */
+KVPACK_API kvpack_status kvpack_prefix_chain_new(kvpack_prefix_chain** out, const kvpack_keys* keys,
+                                                 const kvpack_model* model, const kvpack_id* family_id,
+                                                 const kvpack_auxiliary_input* auxiliary,
+                                                 uint64_t auxiliary_count, kvpack_error** error);
+
+/* Takes tokens. Equal tokens give equal nodes however they are split over calls.
+ *
+ * Errors: WRONG_STATE the chain is finished. */
+KVPACK_API kvpack_status kvpack_prefix_chain_push(kvpack_prefix_chain* chain, const uint32_t* tokens,
+                                                  uint64_t token_count, kvpack_error** error);
+
+/* Ends the chain: a short last block gets its node.
+ *
+ * Errors: WRONG_STATE the chain is finished. */
+KVPACK_API kvpack_status kvpack_prefix_chain_finish(kvpack_prefix_chain* chain, kvpack_error** error);
+
+/* How many nodes there are so far. */
+KVPACK_API uint64_t kvpack_prefix_chain_node_count(const kvpack_prefix_chain* chain);
+
+/* The nodes in order. Good until the next push or finish; NULL before the first node. */
+KVPACK_API const kvpack_prefix_node* kvpack_prefix_chain_nodes(const kvpack_prefix_chain* chain);
+
+/* The identity of the whole input.
+ *
+ * Errors: WRONG_STATE the chain is not finished. */
+KVPACK_API kvpack_status kvpack_prefix_chain_cut(const kvpack_prefix_chain* chain, kvpack_input_cut* out,
+                                                 kvpack_error** error);
+
+/* Frees a chain. */
+KVPACK_API void kvpack_prefix_chain_free(kvpack_prefix_chain* chain);
+
+/* Root of the inputs that are not tokens, in the caller's order; an empty list has one too.
+ *
+ * Errors: SEMANTICS a component is zero; BOUNDS. */
+KVPACK_API kvpack_status kvpack_auxiliary_root(kvpack_id* out, const kvpack_keys* keys,
+                                               const kvpack_auxiliary_input* auxiliary,
+                                               uint64_t auxiliary_count, kvpack_error** error);
+
+/* Identity of a model. */
+KVPACK_API kvpack_status kvpack_model_id(kvpack_id* out, const kvpack_model* model, kvpack_error** error);
+
+/* Identity of a delta chain: its manifest ids from the full base to the head. */
+KVPACK_API kvpack_status kvpack_restore_chain_id(kvpack_id* out, const kvpack_id* manifest_ids,
+                                                 uint64_t manifest_id_count, kvpack_error** error);
+
+/* The engine cache ABI of a family whose keys were rotated. `rotation_id` NULL means no rotation and gives
+ * `base`. */
+KVPACK_API kvpack_status kvpack_rotation_abi(kvpack_id* out, const kvpack_id* base,
+                                             const kvpack_id* rotation_id, kvpack_error** error);
+
+/* Derives one id per completed cut of a token stream. One thread at a time. */
+typedef struct kvpack_cut_chain kvpack_cut_chain;
+
+/* How many tokens each cut has. */
+typedef struct kvpack_cut_chain_options {
+  uint64_t struct_size;
+  const void* store_key; /* 32 secret bytes. */
+  uint64_t store_key_size;
+  kvpack_id tenant_namespace;
+  uint32_t two_tier; /* 0: every cut has tail_stride tokens, and head_tokens and head_stride are 0. */
+  uint32_t reserved;
+  uint64_t head_tokens; /* Cuts that begin before this token have head_stride tokens. */
+  uint64_t head_stride;
+  uint64_t tail_stride;
+} kvpack_cut_chain_options;
+
+/* Begins a cut chain.
+ *
+ * Errors: SEMANTICS a stride is zero, or the head is no multiple of both. */
+KVPACK_API kvpack_status kvpack_cut_chain_new(kvpack_cut_chain** out, const kvpack_cut_chain_options* options,
+                                              kvpack_error** error);
+
+/* Takes tokens and gives the ids of the cuts that they complete. The ids belong to the chain, until its next
+ * call.
+ *
+ * Errors: BOUNDS more than 512 cuts; POISONED an earlier call failed. */
+KVPACK_API kvpack_status kvpack_cut_chain_push(kvpack_cut_chain* chain, const kvpack_id** tips,
+                                               uint64_t* tip_count, const uint32_t* tokens,
+                                               uint64_t token_count, kvpack_error** error);
+
+/* Frees a cut chain. */
+KVPACK_API void kvpack_cut_chain_free(kvpack_cut_chain* chain);
+
+/* # Saving a cut
+ *
+ * Planes in, chunk objects out through a callback, and at the end a pack, which is to be stored last. */
+
+/* A cut that is about to be saved. One thread at a time. */
+typedef struct kvpack_cut_builder kvpack_cut_builder;
+
+/* A cut that has been saved. Immutable. */
+typedef struct kvpack_saved_cut kvpack_saved_cut;
+
+/* A cut that has been opened; see the next section. */
+typedef struct kvpack_cut kvpack_cut;
+
+/* A cut's content: identity, states, and where each of its bytes is. Immutable. */
+typedef struct kvpack_manifest kvpack_manifest;
+
+/* How the token stream of a state is cut into chunks. */
+enum {
+  KVPACK_SPANS_ALIGNED =
+      0, /* On absolute multiples of the grain, so that saves of one prefix share chunks. */
+  KVPACK_SPANS_UPSTREAM = 1 /* As many tokens as fit 4 MiB from the first one on. */
+};
+
+/* What a cut is, apart from its planes. */
+typedef struct kvpack_cut_builder_options {
+  uint64_t struct_size;
+  const kvpack_keys* keys;
+  const kvpack_family* family;
+  uint64_t epoch; /* Key epoch to write; 0: the ring's active one. */
+  kvpack_model model;
+  const uint32_t* tokens; /* The complete list of the cut, for a delta too. */
+  uint64_t token_count;
+  const kvpack_auxiliary_input* auxiliary;
+  uint64_t auxiliary_count;
+  const kvpack_input_cut*
+      known_cut;            /* A cut known by identity alone: then no tokens, auxiliary inputs or parent. */
+  const kvpack_cut* parent; /* Writes a delta on this cut; at depth 7 a full manifest by reference. */
+  uint32_t span_rule;       /* KVPACK_SPANS. */
+  uint32_t grain_tokens;    /* A multiple of 256; 0: 2048. */
+  uint32_t window_grain_tokens; /* The same for tail-window states; 0: plain runs. */
+  uint32_t encrypt_chunks;      /* 1: chunks are encrypted. They are authenticated in any case. */
+  uint32_t encrypt_manifest;
+  uint32_t parallelism;    /* Threads, at most 256; 0: 1. Changes no byte. */
+  kvpack_random_fn random; /* Salts and nonces; NULL: the system's generator. */
+  void* random_user;
+} kvpack_cut_builder_options;
+
+/* One state's memory, as the caller has it. */
+typedef struct kvpack_plane {
+  uint64_t struct_size;
+  const void* data; /* Borrowed until the builder is freed; must keep still during a save. */
+  uint64_t data_size;
+  uint64_t token_start; /* First token in it; not 0 for a tail window or a plane without the parent's. */
+  uint64_t token_count; /* 0: up to the end of the cut. */
+  const uint64_t* byte_strides; /* Per dimension the distance of neighbours; NULL for a row-major plane. */
+  uint64_t byte_stride_count;
+  uint32_t sidecar_sinks; /* Sinks of the statistics sidecar, 1 to 8, of an f16 state; 0: no sidecar. */
+  uint32_t reserved;
+} kvpack_plane;
+
+/* A chunk object that has been made. Its pointers are good during the callback. */
+typedef struct kvpack_saved_chunk {
+  uint64_t struct_size;
+  uint64_t state_index;
+  kvpack_chunk_span span;
+  kvpack_chunk_ref ref; /* ref.object_key is the name to store it under. */
+  const uint8_t* object;
+  uint64_t object_size;
+} kvpack_saved_chunk;
+
+/* Takes chunk objects in (state, span) order, one at a time, from any of the threads. */
+typedef kvpack_status (*kvpack_chunk_sink_fn)(void* user, const kvpack_saved_chunk* chunk);
+
+/* Begins a cut.
+ *
+ * Errors: SEMANTICS, NOT_FOUND the epoch has no key. */
+KVPACK_API kvpack_status kvpack_cut_builder_new(kvpack_cut_builder** out,
+                                                const kvpack_cut_builder_options* options,
+                                                kvpack_error** error);
+
+/* Sets the plane of a state, again if need be. */
+KVPACK_API kvpack_status kvpack_cut_builder_set_plane(kvpack_cut_builder* builder, uint64_t state_index,
+                                                      const kvpack_plane* plane, kvpack_error** error);
+
+/* Chooses the chunks of a state by their token counts, in order, instead of by the span rule. */
+KVPACK_API kvpack_status kvpack_cut_builder_set_chunk_tokens(kvpack_cut_builder* builder,
+                                                             uint64_t state_index,
+                                                             const uint64_t* token_counts,
+                                                             uint64_t token_count_count,
+                                                             kvpack_error** error);
+
+/* Adds an atomic group: states that are restored together or not at all. Without groups all states are one.
+ */
+KVPACK_API kvpack_status kvpack_cut_builder_add_group(kvpack_cut_builder* builder, uint32_t group_id,
+                                                      const uint64_t* state_indices,
+                                                      uint64_t state_index_count, kvpack_error** error);
+
+/* Encodes the planes and hands over their chunks. The payload is copied once, into the objects; in memory are
+ * two chunks per thread. After a failure the objects that were handed over belong to no pack.
+ *
+ * Errors: WRONG_STATE a state has no plane; STATE planes, groups or tokens do not fit the family; EXPECTATION
+ * the parent is none of this cut; QUOTA compaction exceeds the chunk bound; BOUNDS, SEMANTICS, CODEC, GRAPH;
+ * IO no randomness; and what the sink returns. */
+KVPACK_API kvpack_status kvpack_cut_builder_save(const kvpack_cut_builder* builder, kvpack_saved_cut** out,
+                                                 kvpack_chunk_sink_fn sink, void* sink_user,
+                                                 kvpack_error** error);
+
+/* Frees a builder. */
+KVPACK_API void kvpack_cut_builder_free(kvpack_cut_builder* builder);
+
+/* The pack, to be stored under its manifest id. */
+KVPACK_API const uint8_t* kvpack_saved_cut_pack(const kvpack_saved_cut* saved, uint64_t* pack_size);
+
+/* Identity of the manifest in the pack. */
+KVPACK_API const kvpack_id* kvpack_saved_cut_manifest_id(const kvpack_saved_cut* saved);
+
+/* How many prefix nodes the input has; 0 for a cut that is known by identity alone. */
+KVPACK_API uint64_t kvpack_saved_cut_node_count(const kvpack_saved_cut* saved);
+
+/* The nodes by which this cut and its prefixes are found. */
+KVPACK_API const kvpack_prefix_node* kvpack_saved_cut_nodes(const kvpack_saved_cut* saved);
+
+/* How many chunks the save has written. */
+KVPACK_API uint64_t kvpack_saved_cut_chunk_count(const kvpack_saved_cut* saved);
+
+/* Plaintext bytes of these chunks. */
+KVPACK_API uint64_t kvpack_saved_cut_payload_bytes(const kvpack_saved_cut* saved);
+
+/* The manifest. */
+KVPACK_API kvpack_status kvpack_saved_cut_manifest(const kvpack_saved_cut* saved, kvpack_manifest** out,
+                                                   kvpack_error** error);
+
+/* Frees a saved cut. */
+KVPACK_API void kvpack_saved_cut_free(kvpack_saved_cut* saved);
+
+/* # Opening and restoring a cut
+ *
+ * A pack and its parents, checked as one chain; then its chunks, verified into memory that the caller lends.
+ */
+
+/* An open pack set; see below. */
+typedef struct kvpack_pack_set kvpack_pack_set;
+
+/* Gives the pack with this manifest id. Called by one thread at a time. KVPACK_ERR_NOT_FOUND: it is absent.
+ */
+typedef kvpack_status (*kvpack_read_pack_fn)(void* user, const kvpack_id* manifest_id, kvpack_buffer* pack);
+
+/* Fills `object`, ref->object_bytes long, with a chunk object. Called from several threads at once when
+ * parallelism is above 1. KVPACK_ERR_NOT_FOUND: it is absent. What it gives is trusted in nothing. */
+typedef kvpack_status (*kvpack_read_chunk_fn)(void* user, const kvpack_chunk_ref* ref, uint8_t* object,
+                                              uint64_t object_size);
+
+/* What a reader is willing to handle; 0 is the format's own bound. May be narrowed, not widened. */
+typedef struct kvpack_limits {
+  uint64_t struct_size;
+  uint32_t max_states;
+  uint32_t max_chunks_per_state;
+  uint64_t max_restored_bytes; /* Of all states together, as the manifest counts them. */
+} kvpack_limits;
+
+/* Where a cut comes from: a pack and callbacks, or a pack set. */
+typedef struct kvpack_cut_options {
+  uint64_t struct_size;
+  const kvpack_keys* keys; /* NULL: those of the pack set; without any, integrity only. */
+  const void* pack;        /* The head pack, used up during the call. */
+  uint64_t pack_size;
+  kvpack_read_pack_fn read_pack;   /* Parents of a delta. NULL: they are not found. */
+  kvpack_read_chunk_fn read_chunk; /* NULL: chunks are not found. */
+  void* read_user;                 /* Must stay good until the cut is freed. */
+  const kvpack_pack_set* pack_set; /* Instead of all that: the head of this set. */
+  const kvpack_limits* limits;     /* NULL: the format's. */
+  uint64_t max_memory_bytes;       /* Most memory of all planes together; 0: 4 TiB. */
+} kvpack_cut_options;
+
+/* A state of a cut: its plane as it comes back. */
+typedef struct kvpack_plane_info {
+  uint64_t struct_size;
+  const char* name; /* Ends with NUL; belongs to the handle. */
+  uint64_t name_size;
+  uint32_t layer;
+  uint32_t dtype;
+  uint32_t dtype_bytes;
+  uint32_t token_axis_rule;
+  uint32_t token_axis;
+  uint32_t rank;
+  uint64_t dimensions[KVPACK_MAX_RANK];   /* In elements, tokens at the token axis. */
+  uint64_t byte_strides[KVPACK_MAX_RANK]; /* As the manifest says: row-major for contiguous states. */
+  uint64_t size_bytes;                    /* Memory that the plane takes. */
+  uint64_t token_start;                   /* First token: 0, or where a tail window begins. */
+  uint64_t token_count;
+} kvpack_plane_info;
+
+/* How chunks are read. */
+typedef struct kvpack_restore_options {
+  uint64_t struct_size;
+  uint32_t integrity_only; /* 1: without keys. Whatever comes back may be anyone's. */
+  uint32_t parallelism;    /* Threads, at most 256; 0: 1. Changes no byte and no verdict. */
+  kvpack_progress_fn progress;
+  void* progress_user;
+} kvpack_restore_options;
+
+/* Memory that the caller lends for one state. Shadows may not overlap each other. */
+typedef struct kvpack_shadow {
+  void* data;
+  uint64_t size;
+  const uint64_t* byte_strides; /* The engine's own; NULL: those of kvpack_plane_info. */
+  uint64_t byte_stride_count;
+} kvpack_shadow;
+
+/* A chunk that has passed its last check. Its pointers are good during the callback. */
+typedef struct kvpack_restored_chunk {
+  uint64_t struct_size;
+  uint64_t state_index;
+  kvpack_chunk_span span;
+  kvpack_chunk_ref ref;
+  const uint8_t* plaintext; /* Tokens outermost, then the other dimensions in order. */
+  uint64_t plaintext_size;
+} kvpack_restored_chunk;
+
+/* Takes verified chunks, in any order, from several threads at once when parallelism is above 1. */
+typedef kvpack_status (*kvpack_chunk_visit_fn)(void* user, const kvpack_restored_chunk* chunk);
+
+/* Opens a cut: the head pack and every parent, from leaf to root, each authenticated before its parent is
+ * asked for. No chunk is read. The handle is immutable; its threads may be as many as its
+ * callbacks can bear.
+ *
+ * Errors: TRUNCATED, BAD_MAGIC, RESERVED, BOUNDS, CHECKSUM, AUTHENTICATION, SEMANTICS, GRAPH, CODEC,
+ * UNKNOWN_ENUM; NOT_FOUND an epoch has no key, a parent is absent, or no key opens the manifest; QUOTA
+ * max_memory_bytes; with object, layer and state; and what the callback returns. */
+KVPACK_API kvpack_status kvpack_cut_open(kvpack_cut** out, const kvpack_cut_options* options,
+                                         kvpack_error** error);
+
+/* KVPACK_LEVEL_AUTHENTICATED with keys, KVPACK_LEVEL_INTEGRITY without. */
+KVPACK_API uint32_t kvpack_cut_level(const kvpack_cut* cut);
+
+/* How many tokens the cut has. */
+KVPACK_API uint64_t kvpack_cut_token_count(const kvpack_cut* cut);
+
+/* 0 for a full manifest, else the number of parents, at most 7. */
+KVPACK_API uint32_t kvpack_cut_depth(const kvpack_cut* cut);
+
+/* Identity of the head manifest. */
+KVPACK_API const kvpack_id* kvpack_cut_manifest_id(const kvpack_cut* cut);
+
+/* Identity of the whole chain. */
+KVPACK_API const kvpack_id* kvpack_cut_restore_chain_id(const kvpack_cut* cut);
+
+/* How many states the cut has. */
+KVPACK_API uint64_t kvpack_cut_state_count(const kvpack_cut* cut);
+
+/* How many chunks the whole chain has. */
+KVPACK_API uint64_t kvpack_cut_chunk_count(const kvpack_cut* cut);
+
+/* Memory that all planes take together. */
+KVPACK_API uint64_t kvpack_cut_total_bytes(const kvpack_cut* cut);
+
+/* Describes the plane of a state. */
+KVPACK_API kvpack_status kvpack_cut_state(const kvpack_cut* cut, kvpack_plane_info* out, uint64_t state_index,
+                                          kvpack_error** error);
+
+/* Chunk `index` of the chain, base to head, then (state, span) order. Outputs may be NULL. */
+KVPACK_API kvpack_status kvpack_cut_chunk(const kvpack_cut* cut, uint64_t* state_index,
+                                          kvpack_chunk_span* span, kvpack_chunk_ref* ref, uint64_t index,
+                                          kvpack_error** error);
+
+/* The manifest `depth` of the chain, 0 for the full base. */
+KVPACK_API kvpack_status kvpack_cut_manifest(const kvpack_cut* cut, kvpack_manifest** out, uint32_t depth,
+                                             kvpack_error** error);
+
+/* Restores every plane into memory that the caller lends, one shadow per state of the family. The memory is
+ * scratch until success, and must not be used after a failure; nothing live is touched. In memory are three
+ * chunks per thread.
+ *
+ * Errors: STATE keys are missing and integrity_only is not set, a shadow does not fit, or its elements
+ * overlap; the first failure in chunk order: NOT_FOUND, AUTHENTICATION, BOUNDS, BAD_MAGIC, RESERVED,
+ * TRUNCATED, CODEC, CHECKSUM, SEMANTICS, with object, layer, state and tokens; and what callbacks return. */
+KVPACK_API kvpack_status kvpack_cut_restore(const kvpack_cut* cut, const kvpack_shadow* shadows,
+                                            uint64_t shadow_count, const kvpack_restore_options* options,
+                                            kvpack_error** error);
+
+/* The streaming form: every chunk read, verified, then given to the callback. A later chunk may still fail,
+ * so what the callback builds must not go live before success.
+ *
+ * Errors: as kvpack_cut_restore. */
+KVPACK_API kvpack_status kvpack_cut_stream(const kvpack_cut* cut, const kvpack_restore_options* options,
+                                           kvpack_chunk_visit_fn visit, void* visit_user,
+                                           kvpack_error** error);
+
+/* Verifies every chunk and keeps nothing. Without keys encrypted chunks are checked as far as possible.
+ * options->integrity_only need not be set; kvpack_cut_level says what a success means.
+ *
+ * Errors: as kvpack_cut_restore. */
+KVPACK_API kvpack_status kvpack_cut_verify(const kvpack_cut* cut, const kvpack_restore_options* options,
+                                           kvpack_error** error);
+
+/* Frees a cut. */
+KVPACK_API void kvpack_cut_free(kvpack_cut* cut);
+
+/* # Identity and expectation
+ *
+ * The named fields of an identity: what a reader expects, and why two identities differ. In order of
+ * comparison: weights_config, adapters, tokenizer_template, position_semantics, qualified_math,
+ * engine_cache_abi, topology, shard_map, family_id, auxiliary_root, token_count, token_root, manifest_id. */
+
+/* Values of any of the fields. One thread at a time while it is changed. */
+typedef struct kvpack_identity kvpack_identity;
+
+/* An identity without values. */
+KVPACK_API kvpack_status kvpack_identity_new(kvpack_identity** out, kvpack_error** error);
+
+/* All fields of an open cut. */
+KVPACK_API kvpack_status kvpack_identity_of_cut(kvpack_identity** out, const kvpack_cut* cut,
+                                                kvpack_error** error);
+
+/* All fields of a manifest. */
+KVPACK_API kvpack_status kvpack_identity_of_manifest(kvpack_identity** out, const kvpack_manifest* manifest,
+                                                     kvpack_error** error);
+
+/* Sets a field: 64 lower-case hexadecimal digits, or a decimal number for token_count. NULL takes it away. */
+KVPACK_API kvpack_status kvpack_identity_set(kvpack_identity* identity, const char* field, const char* value,
+                                             kvpack_error** error);
+
+/* Sets the five fields of a model. */
+KVPACK_API kvpack_status kvpack_identity_set_model(kvpack_identity* identity, const kvpack_model* model,
+                                                   kvpack_error** error);
+
+/* Sets the four fields of a family. */
+KVPACK_API kvpack_status kvpack_identity_set_family(kvpack_identity* identity, const kvpack_family* family,
+                                                    kvpack_error** error);
+
+/* Sets the three fields of an input. */
+KVPACK_API kvpack_status kvpack_identity_set_input(kvpack_identity* identity, const kvpack_input_cut* cut,
+                                                   kvpack_error** error);
+
+/* How many fields there are. */
+KVPACK_API uint64_t kvpack_identity_field_count(void);
+
+/* Name of a field; NULL past the last. */
+KVPACK_API const char* kvpack_identity_field_name(uint64_t index);
+
+/* Value of a field; NULL when it has none or there is no such field. */
+KVPACK_API const char* kvpack_identity_get(const kvpack_identity* identity, const char* field);
+
+/* 1 when both have field `index` and their values differ, else 0: asked for every field it explains why two
+ * caches are not the same. */
+KVPACK_API int32_t kvpack_identity_differs(const kvpack_identity* a, const kvpack_identity* b,
+                                           uint64_t index);
+
+/* Compares what is expected with what was found, field by field.
+ *
+ * Errors: EXPECTATION for the first field that differs or is missing in `found`, with field, expected and
+ * found. */
+KVPACK_API kvpack_status kvpack_identity_expect(const kvpack_identity* expected, const kvpack_identity* found,
+                                                kvpack_error** error);
+
+/* kvpack_identity_expect against an open cut: to be called before anything is restored.
+ *
+ * Errors: EXPECTATION. */
+KVPACK_API kvpack_status kvpack_cut_expect(const kvpack_cut* cut, const kvpack_identity* expected,
+                                           kvpack_error** error);
+
+/* Frees an identity. */
+KVPACK_API void kvpack_identity_free(kvpack_identity* identity);
+
+/* # Pack sets
+ *
+ * One file with one chain of packs and every chunk it refers to, which can be copied, range-read and proved.
+ */
+
+/* Writes a set as a stream. One thread at a time. */
+typedef struct kvpack_pack_set_writer kvpack_pack_set_writer;
+
+/* Where a set goes: to a callback, or into a file that appears complete or not at all. */
+typedef struct kvpack_pack_set_writer_options {
+  uint64_t struct_size;
+  const kvpack_keys* keys;
+  uint64_t epoch; /* Signs the set; 0: the ring's active one. */
+  kvpack_append_fn append;
+  void* append_user;
+  const char* path;
+} kvpack_pack_set_writer_options;
+
+/* What a set says about itself. */
+typedef struct kvpack_pack_set_info {
+  uint64_t struct_size;
+  kvpack_id tenant;
+  uint64_t key_epoch;
+  uint64_t record_count;
+  uint64_t inventory_offset;
+  uint64_t file_bytes;
+  kvpack_id head_manifest_id;
+  kvpack_id merkle_root;
+} kvpack_pack_set_info;
+
+/* Where a record lies and what it is. */
+typedef struct kvpack_pack_set_entry {
+  uint64_t struct_size;
+  uint32_t kind; /* KVPACK_RECORD. */
+  uint32_t reserved;
+  uint64_t offset;
+  uint64_t object_bytes;
+  uint64_t padded_bytes; /* What it takes in the file. */
+  uint64_t key_epoch;
+  kvpack_id identity; /* Object key of a chunk, manifest id of a pack. */
+  kvpack_id digest;
+  kvpack_id relation; /* Content id of a chunk; parent manifest id of a pack, zero for a full one. */
+} kvpack_pack_set_entry;
+
+/* Where a set is read from: exactly one of path, data and read_at. */
+typedef struct kvpack_pack_set_options {
+  uint64_t struct_size;
+  const kvpack_keys* keys; /* NULL: integrity only, not authenticated. */
+  const char* path;
+  const void* data; /* Borrowed until the set and every cut of it are freed; must keep still. */
+  uint64_t data_size;
+  kvpack_read_at_fn read_at;
+  void* read_at_user;
+  uint64_t read_at_size; /* Length of what read_at reads. */
+} kvpack_pack_set_options;
+
+/* How a set is verified. */
+typedef struct kvpack_verify_options {
+  uint64_t struct_size;
+  uint32_t parallelism; /* Threads, at most 256; 0: 1. */
+  uint32_t reserved;
+  kvpack_progress_fn progress;
+  void* progress_user;
+} kvpack_verify_options;
+
+/* What a verification has shown. Immutable. */
+typedef struct kvpack_report kvpack_report;
+
+/* Begins a set and writes its first page.
+ *
+ * Errors: SEMANTICS the tenant or the epoch is zero; NOT_FOUND the epoch has no key; IO, QUOTA; and what
+ * append returns. */
+KVPACK_API kvpack_status kvpack_pack_set_writer_new(kvpack_pack_set_writer** out,
+                                                    const kvpack_pack_set_writer_options* options,
+                                                    kvpack_error** error);
+
+/* Adds a chunk object. Objects come in canonical order: for each manifest from base to head first its chunks
+ * in (state, span) order, as kvpack_cut_builder_save gives them, then its pack. Any error is final.
+ *
+ * Errors: AUTHENTICATION it is not the object that `ref` means; SEMANTICS, BOUNDS, GRAPH; what append
+ * returns. */
+KVPACK_API kvpack_status kvpack_pack_set_writer_add_chunk(kvpack_pack_set_writer* writer,
+                                                          const kvpack_chunk_ref* ref, const void* object,
+                                                          uint64_t object_size, kvpack_error** error);
+
+/* Adds a pack. `manifest` is what it holds; NULL opens it with the ring.
+ *
+ * Errors: as kvpack_pack_open; AUTHENTICATION the pack holds another manifest; GRAPH the chunks are not those
+ * of the manifest, or the packs are no chain; what append returns. */
+KVPACK_API kvpack_status kvpack_pack_set_writer_add_pack(kvpack_pack_set_writer* writer, const void* pack,
+                                                         uint64_t pack_size, const kvpack_manifest* manifest,
+                                                         kvpack_error** error);
+
+/* Ends the set; a file gets its name now, and is durable. `out` may be NULL. An existing file with the same
+ * bytes is success.
+ *
+ * Errors: GRAPH the last record is no pack; EXPECTATION another file has the name; IO, QUOTA; what append
+ * returns. */
+KVPACK_API kvpack_status kvpack_pack_set_writer_finish(kvpack_pack_set_writer* writer,
+                                                       kvpack_pack_set_info* out, kvpack_error** error);
+
+/* Frees a writer. Without kvpack_pack_set_writer_finish no file stays. */
+KVPACK_API void kvpack_pack_set_writer_free(kvpack_pack_set_writer* writer);
+
+/* Writes the set of an open cut whose packs and chunks already exist, each read once; what read_pack is asked
+ * for includes the head. Packs are authenticated with the keys of `options`. `out` may be NULL.
+ *
+ * Errors: as kvpack_pack_set_writer_add_pack and kvpack_pack_set_writer_finish; NOT_FOUND an object is
+ * absent; with object, layer, state and tokens; and what callbacks return. */
+KVPACK_API kvpack_status kvpack_pack_set_write(kvpack_pack_set_info* out, const kvpack_cut* cut,
+                                               const kvpack_pack_set_writer_options* options,
+                                               kvpack_error** error);
+
+/* Opens a set by header, inventory and footer alone: three reads, at most 128 MiB. The handle is immutable;
+ * its threads may be as many as its callback can bear.
+ *
+ * Errors: TRUNCATED, BAD_MAGIC, RESERVED, CHECKSUM, BOUNDS, SEMANTICS, UNKNOWN_ENUM, GRAPH, with record; with
+ * keys AUTHENTICATION, NOT_FOUND; IO; what the callback returns. */
+KVPACK_API kvpack_status kvpack_pack_set_open(kvpack_pack_set** out, const kvpack_pack_set_options* options,
+                                              kvpack_error** error);
+
+/* What the set says about itself. */
+KVPACK_API kvpack_status kvpack_pack_set_get_info(const kvpack_pack_set* set, kvpack_pack_set_info* out,
+                                                  kvpack_error** error);
+
+/* How many records the set has. */
+KVPACK_API uint64_t kvpack_pack_set_record_count(const kvpack_pack_set* set);
+
+/* Entry of record `index`. */
+KVPACK_API kvpack_status kvpack_pack_set_get_entry(const kvpack_pack_set* set, kvpack_pack_set_entry* out,
+                                                   uint64_t index, kvpack_error** error);
+
+/* The entry's 128 bytes: a leaf of the Merkle tree. */
+KVPACK_API const uint8_t* kvpack_pack_set_raw_entry(const kvpack_pack_set* set, uint64_t index);
+
+/* Index of the record with this identity.
+ *
+ * Errors: NOT_FOUND. */
+KVPACK_API kvpack_status kvpack_pack_set_find(const kvpack_pack_set* set, uint64_t* index,
+                                              const kvpack_id* identity, kvpack_error** error);
+
+/* Reads one record and checks it against its entry.
+ *
+ * Errors: RESERVED, CHECKSUM, GRAPH, with record and object; IO; what the callback returns. */
+KVPACK_API kvpack_status kvpack_pack_set_read(const kvpack_pack_set* set, kvpack_bytes** out, uint64_t index,
+                                              kvpack_error** error);
+
+/* Verifies the whole set, each record read once. `out` may be NULL; `options` too.
+ *
+ * Errors: the first failure in the order of docs/format, with record, object, layer, state and tokens as far
+ * as they are known; IO; what callbacks return. */
+KVPACK_API kvpack_status kvpack_pack_set_verify(const kvpack_pack_set* set, kvpack_report** out,
+                                                const kvpack_verify_options* options, kvpack_error** error);
+
+/* A proof, as canonical JSON, that ties record `index` to the set's footer.
+ *
+ * Errors: BOUNDS there is no such record. */
+KVPACK_API kvpack_status kvpack_pack_set_prove(const kvpack_pack_set* set, kvpack_bytes** out, uint64_t index,
+                                               kvpack_error** error);
+
+/* Frees a set. */
+KVPACK_API void kvpack_pack_set_free(kvpack_pack_set* set);
+
+/* Checks a proof: footer, path, entry. `keys` NULL ties the record only to a footer that the caller trusts
+ * for another reason. `entry` and `info` may be NULL. With `has_record` 1 the record's exact bytes are
+ * checked too.
+ *
+ * Errors: VALIDATION, CANONICAL it is no proof; TRUNCATED, BAD_MAGIC, RESERVED, CHECKSUM, BOUNDS,
+ * UNKNOWN_ENUM, SEMANTICS; GRAPH with a record; AUTHENTICATION, NOT_FOUND with keys. */
+KVPACK_API kvpack_status kvpack_pack_set_check_proof(kvpack_pack_set_entry* entry, kvpack_pack_set_info* info,
+                                                     const void* proof, uint64_t proof_size,
+                                                     const kvpack_keys* keys, int32_t has_record,
+                                                     const void* record, uint64_t record_size,
+                                                     kvpack_error** error);
+
+/* Checks the last 4,096 bytes of a set on their own. `keys` and `out` may be NULL; the tenant stays zero.
+ *
+ * Errors: TRUNCATED, BAD_MAGIC, RESERVED, CHECKSUM, BOUNDS; AUTHENTICATION, NOT_FOUND, SEMANTICS with keys.
+ */
+KVPACK_API kvpack_status kvpack_pack_set_check_footer(kvpack_pack_set_info* out, const void* page,
+                                                      uint64_t page_size, const kvpack_keys* keys,
+                                                      kvpack_error** error);
+
+/* KVPACK_LEVEL of the verification. */
+KVPACK_API uint32_t kvpack_report_level(const kvpack_report* report);
+
+/* "authenticated", "integrity" or "framing". */
+KVPACK_API const char* kvpack_report_level_name(const kvpack_report* report);
+
+/* How many records, packs and chunks were verified. */
+KVPACK_API uint64_t kvpack_report_record_count(const kvpack_report* report);
+KVPACK_API uint64_t kvpack_report_pack_count(const kvpack_report* report);
+KVPACK_API uint64_t kvpack_report_chunk_count(const kvpack_report* report);
+
+/* How many kinds of checks could not be made for want of keys. */
+KVPACK_API uint64_t kvpack_report_unchecked_count(const kvpack_report* report);
+
+/* One of them, in words. */
+KVPACK_API const char* kvpack_report_unchecked(const kvpack_report* report, uint64_t index);
+
+/* Frees a report. */
+KVPACK_API void kvpack_report_free(kvpack_report* report);
+
+/* # Manifests and packs
+ *
+ * The parts of a cut on their own, bytes to bytes. */
+
+/* What a manifest says about the cut. */
+typedef struct kvpack_manifest_info {
+  uint64_t struct_size;
+  kvpack_id tenant;
+  uint64_t key_epoch;
+  kvpack_model model;
+  kvpack_input_cut cut;
+  kvpack_id parent_manifest_id; /* Zero for a full manifest. */
+  kvpack_input_cut parent_cut;
+  uint64_t state_count;
+  uint64_t group_count;
+  uint64_t segment_bytes;  /* Payload that this manifest carries. */
+  uint64_t complete_bytes; /* Payload of the whole cut. */
+  uint32_t depth;
+  uint32_t is_delta;
+} kvpack_manifest_info;
+
+/* Decodes a canonical manifest. Does not validate it.
+ *
+ * Errors: TRUNCATED, BAD_MAGIC, RESERVED, UNKNOWN_ENUM, BOUNDS, SEMANTICS. */
+KVPACK_API kvpack_status kvpack_manifest_decode(kvpack_manifest** out, const void* object,
+                                                uint64_t object_size, kvpack_error** error);
+
+/* Checks the rules M1 to M44, the family's among them. `limits` may be NULL.
+ *
+ * Errors: SEMANTICS, BOUNDS, CODEC, GRAPH, with layer and state. */
+KVPACK_API kvpack_status kvpack_manifest_validate(const kvpack_manifest* manifest,
+                                                  const kvpack_limits* limits, kvpack_error** error);
+
+/* The canonical manifest. */
+KVPACK_API kvpack_status kvpack_manifest_encode(const kvpack_manifest* manifest, kvpack_bytes** out,
+                                                kvpack_error** error);
+
+/* Identity of the manifest. */
+KVPACK_API const kvpack_id* kvpack_manifest_id(const kvpack_manifest* manifest);
+
+/* What the manifest says. */
+KVPACK_API kvpack_status kvpack_manifest_get_info(const kvpack_manifest* manifest, kvpack_manifest_info* out,
+                                                  kvpack_error** error);
+
+/* The manifest's family. */
+KVPACK_API kvpack_status kvpack_manifest_family(const kvpack_manifest* manifest, kvpack_family** out,
+                                                kvpack_error** error);
+
+/* A state at this cut. Token range and size are those of the complete state. */
+KVPACK_API kvpack_status kvpack_manifest_state(const kvpack_manifest* manifest, kvpack_plane_info* out,
+                                               uint64_t state_index, kvpack_error** error);
+
+/* How many chunks of a state this manifest carries. */
+KVPACK_API uint64_t kvpack_manifest_chunk_count(const kvpack_manifest* manifest, uint64_t state_index);
+
+/* Chunk `index` of a state. `span` and `ref` may be NULL. */
+KVPACK_API kvpack_status kvpack_manifest_chunk(const kvpack_manifest* manifest, kvpack_chunk_span* span,
+                                               kvpack_chunk_ref* ref, uint64_t state_index, uint64_t index,
+                                               kvpack_error** error);
+
+/* An atomic group: its id and how many states it has. Outputs may be NULL. */
+KVPACK_API kvpack_status kvpack_manifest_group(const kvpack_manifest* manifest, uint32_t* group_id,
+                                               uint64_t* state_count, uint64_t group_index,
+                                               kvpack_error** error);
+
+/* Member `index` of a group. The name belongs to the manifest. */
+KVPACK_API kvpack_status kvpack_manifest_group_state(const kvpack_manifest* manifest, kvpack_state_key* out,
+                                                     uint64_t group_index, uint64_t index,
+                                                     kvpack_error** error);
+
+/* Frees a manifest. */
+KVPACK_API void kvpack_manifest_free(kvpack_manifest* manifest);
+
+/* The fields of a pack's header page. */
+typedef struct kvpack_pack_header {
+  uint64_t struct_size;
+  uint64_t stored_manifest_bytes; /* With the tag when encrypted. */
+  uint64_t manifest_bytes;
+  uint64_t key_epoch;
+  kvpack_id tenant;
+  kvpack_id manifest_id;
+  uint32_t encrypted;
+  uint32_t reserved;
+} kvpack_pack_header;
+
+/* How a pack is made. */
+typedef struct kvpack_pack_encode_options {
+  uint64_t struct_size;
+  const kvpack_keys* keys;
+  uint64_t epoch; /* 0: the manifest's own. */
+  uint32_t encrypt;
+  uint32_t reserved;
+  kvpack_random_fn random; /* NULL: the system's generator. */
+  void* random_user;
+} kvpack_pack_encode_options;
+
+/* How a pack is opened. */
+typedef struct kvpack_pack_options {
+  uint64_t struct_size;
+  const kvpack_keys* keys;     /* NULL: only what can be checked without. */
+  uint64_t epoch;              /* 0: the pack's own, looked up in the ring. */
+  const kvpack_limits* limits; /* NULL: the format's. */
+} kvpack_pack_options;
+
+/* Validates a manifest and makes its pack.
+ *
+ * Errors: as kvpack_manifest_validate; SEMANTICS the keys are of another tenant or epoch; NOT_FOUND the epoch
+ * has no key; BOUNDS the manifest is too long; IO no randomness. */
+KVPACK_API kvpack_status kvpack_pack_encode(kvpack_bytes** out, const kvpack_manifest* manifest,
+                                            const kvpack_pack_encode_options* options, kvpack_error** error);
+
+/* Opens a pack: all 18 checks, without keys all but two. `header` may be NULL.
+ *
+ * Errors: TRUNCATED, BAD_MAGIC, RESERVED, BOUNDS, CHECKSUM, AUTHENTICATION, SEMANTICS, GRAPH, CODEC,
+ * UNKNOWN_ENUM; NOT_FOUND the epoch has no key, or no key opens the manifest. */
+KVPACK_API kvpack_status kvpack_pack_open(kvpack_manifest** out, kvpack_pack_header* header, const void* pack,
+                                          uint64_t pack_size, const kvpack_pack_options* options,
+                                          kvpack_error** error);
+
+/* Checks 1 to 12: with keys, that their holder wrote these bytes. `out` may be NULL.
+ *
+ * Errors: TRUNCATED, BAD_MAGIC, RESERVED, BOUNDS, CHECKSUM; with keys AUTHENTICATION, NOT_FOUND. */
+KVPACK_API kvpack_status kvpack_pack_verify(kvpack_pack_header* out, const void* pack, uint64_t pack_size,
+                                            const kvpack_pack_options* options, kvpack_error** error);
+
+/* Looks at the header page alone. Nothing that it gives is authenticated.
+ *
+ * Errors: TRUNCATED, BAD_MAGIC, RESERVED, CHECKSUM. */
+KVPACK_API kvpack_status kvpack_pack_inspect(kvpack_pack_header* out, const void* pack, uint64_t pack_size,
+                                             kvpack_error** error);
+
+/* # Chunks
+ *
+ * One chunk object at a time, in the caller's memory. */
+
+/* Memory for decrypting and unpacking, reused from call to call. One thread at a time. */
+typedef struct kvpack_chunk_scratch kvpack_chunk_scratch;
+
+/* One chunk to be written. */
+typedef struct kvpack_chunk_options {
+  uint64_t struct_size;
+  const kvpack_keys* keys;
+  const kvpack_family* family;
+  uint64_t epoch;
+  kvpack_state_key state;
+  kvpack_chunk_span span;
+  const void*
+      plaintext; /* Tokens outermost. May lie in its place in `object`, byte 4112, of a raw plain chunk. */
+  uint64_t plaintext_size;
+  uint32_t encrypt;
+  uint32_t has_sidecar; /* 1: `sidecar` is attached; f16 states only. */
+  const void* sidecar;  /* A canonical statistics sidecar. */
+  uint64_t sidecar_size;
+  const kvpack_id* content_id; /* A caller that knows it already saves a pass over the plaintext. */
+  kvpack_random_fn random;     /* NULL: the system's generator. */
+  void* random_user;
+} kvpack_chunk_options;
+
+/* What a chunk is held against. What is NULL leaves out the checks that need it; kvpack_chunk_decode and
+ * kvpack_chunk_open need all of it. */
+typedef struct kvpack_chunk_expectation {
+  uint64_t struct_size;
+  const kvpack_keys* keys; /* The schedule is that of ref->key_epoch. */
+  const kvpack_family* family;
+  const kvpack_state_key* state;
+  const kvpack_chunk_span* span;
+  const kvpack_chunk_ref* ref;
+  const kvpack_id* tenant; /* For kvpack_chunk_check without keys. */
+} kvpack_chunk_expectation;
+
+/* What a chunk object says about itself. Nothing in it is authenticated. */
+typedef struct kvpack_chunk_info {
+  uint64_t struct_size;
+  uint32_t encrypted;
+  uint32_t codec;
+  uint32_t plaintext_bytes;
+  uint32_t frame_bytes;
+  uint32_t payload_bytes; /* Frame, and 16 more when encrypted. */
+  uint32_t object_bytes;
+  uint64_t key_epoch;
+  kvpack_id tenant;
+  kvpack_id family_id;
+  kvpack_id content_id;
+  kvpack_id object_key;
+  kvpack_id header_digest;
+  const uint8_t* sidecar; /* Inside the object that was inspected; NULL when there is none. */
+  uint64_t sidecar_size;
+} kvpack_chunk_info;
+
+/* What an object key is computed from. */
+typedef struct kvpack_object_key_options {
+  uint64_t struct_size;
+  const kvpack_keys* keys;
+  uint64_t epoch;
+  const kvpack_id* family_id;
+  const kvpack_id* content_id;
+  uint32_t codec;   /* KVPACK_CODEC. */
+  uint32_t encrypt; /* 1: salt and nonce are given. */
+  const void* salt; /* 16 bytes. */
+  uint64_t salt_size;
+  const void* nonce; /* 12 bytes. */
+  uint64_t nonce_size;
+  const kvpack_id* stats_digest; /* NULL: no sidecar. */
+} kvpack_object_key_options;
+
+/* Makes empty scratch memory. */
+KVPACK_API kvpack_status kvpack_chunk_scratch_new(kvpack_chunk_scratch** out, kvpack_error** error);
+
+/* Frees scratch memory. */
+KVPACK_API void kvpack_chunk_scratch_free(kvpack_chunk_scratch* scratch);
+
+/* The most bytes that an object around `plaintext_bytes` can take; 0 for an unknown codec or a plaintext
+ * outside 1 to 4 MiB. */
+KVPACK_API uint64_t kvpack_chunk_max_object_bytes(uint32_t codec, uint64_t plaintext_bytes, uint32_t encrypt);
+
+/* Writes a chunk object to the front of `object`, which is scratch until success; ref->object_bytes bytes are
+ * it.
+ *
+ * Errors: BUFFER_TOO_SMALL; SEMANTICS, CODEC, BOUNDS in the order of docs/format; as the sidecar decoder;
+ * NOT_FOUND the epoch has no key; IO no randomness. */
+KVPACK_API kvpack_status kvpack_chunk_encode(kvpack_chunk_ref* ref, uint8_t* object, uint64_t object_capacity,
+                                             const kvpack_chunk_options* options, kvpack_error** error);
+
+/* All 26 checks, then the plaintext into `plaintext`, which is written after the last check only.
+ * `scratch` may be NULL.
+ *
+ * Errors: BUFFER_TOO_SMALL; NOT_FOUND the epoch has no key; BOUNDS, BAD_MAGIC, RESERVED, UNKNOWN_ENUM, CODEC,
+ * TRUNCATED, SEMANTICS, AUTHENTICATION. */
+KVPACK_API kvpack_status kvpack_chunk_decode(void* plaintext, uint64_t plaintext_capacity, const void* object,
+                                             uint64_t object_size, const kvpack_chunk_expectation* expected,
+                                             kvpack_chunk_scratch* scratch, kvpack_error** error);
+
+/* The same without a copy: the plaintext as a view into `object` (raw and plain) or into `scratch`, good
+ * while both are untouched.
+ *
+ * Errors: as kvpack_chunk_decode. */
+KVPACK_API kvpack_status kvpack_chunk_open(const uint8_t** plaintext, uint64_t* plaintext_size,
+                                           const void* object, uint64_t object_size,
+                                           const kvpack_chunk_expectation* expected,
+                                           kvpack_chunk_scratch* scratch, kvpack_error** error);
+
+/* All checks that the expectation allows. Without keys an encrypted chunk stays closed. `scratch` may be
+ * NULL.
+ *
+ * Errors: as kvpack_chunk_decode. */
+KVPACK_API kvpack_status kvpack_chunk_check(const void* object, uint64_t object_size,
+                                            const kvpack_chunk_expectation* expected,
+                                            kvpack_chunk_scratch* scratch, kvpack_error** error);
+
+/* Checks 1 to 15, and what the header says.
+ *
+ * Errors: BOUNDS, BAD_MAGIC, RESERVED, UNKNOWN_ENUM, CODEC, TRUNCATED, SEMANTICS. */
+KVPACK_API kvpack_status kvpack_chunk_inspect(kvpack_chunk_info* out, const void* object,
+                                              uint64_t object_size, kvpack_error** error);
+
+/* Identity of a chunk's content, whatever codec, key epoch or encryption.
+ *
+ * Errors: SEMANTICS the plaintext does not match the span. */
+KVPACK_API kvpack_status kvpack_content_id(kvpack_id* out, const kvpack_keys* keys,
+                                           const kvpack_id* family_id, const kvpack_state_key* state,
+                                           const kvpack_chunk_span* span, const void* plaintext,
+                                           uint64_t plaintext_size, kvpack_error** error);
+
+/* Name of one stored form of a chunk.
+ *
+ * Errors: UNKNOWN_ENUM, SEMANTICS, NOT_FOUND. */
+KVPACK_API kvpack_status kvpack_object_key(kvpack_id* out, const kvpack_object_key_options* options,
+                                           kvpack_error** error);
+
+/* Wraps 1 byte to 4 MiB in a codec frame.
+ *
+ * Errors: UNKNOWN_ENUM, BOUNDS. */
+KVPACK_API kvpack_status kvpack_frame_encode(kvpack_bytes** out, uint32_t codec, const void* plaintext,
+                                             uint64_t plaintext_size, kvpack_error** error);
+
+/* The plaintext inside a codec frame. `expected_bytes` is its length, as the chunk header promises.
+ *
+ * Errors: UNKNOWN_ENUM, TRUNCATED, BAD_MAGIC, RESERVED, BOUNDS. */
+KVPACK_API kvpack_status kvpack_frame_decode(kvpack_bytes** out, uint32_t codec, const void* frame,
+                                             uint64_t frame_size, uint64_t expected_bytes,
+                                             kvpack_error** error);
+
+/* # Canonical objects and descriptors
+ *
+ * Standalone objects by kind, and what is computed from them. */
+
+/* Kinds of canonical objects. */
+enum {
+  KVPACK_OBJECT_FAMILY = 1,
+  KVPACK_OBJECT_SCHEMA = 2,
+  KVPACK_OBJECT_DECLARATION = 3,
+  KVPACK_OBJECT_MANIFEST = 4,
+  KVPACK_OBJECT_SIDECAR = 5,
+  KVPACK_OBJECT_TRANSFORM = 6,
+  KVPACK_OBJECT_ROTATION = 7
+};
+
+/* A plane `[tokens, kv_heads, head_dim]`, row-major. Fixed for good. */
+typedef struct kvpack_plane_shape {
+  uint64_t tokens;
+  uint64_t kv_heads;
+  uint64_t head_dim;
+  uint64_t element_bytes;
+} kvpack_plane_shape;
+
+/* Decodes an object and gives it encoded again: equal to the input. `out` may be NULL.
+ *
+ * Errors: UNSUPPORTED an unknown kind; else as the decoder: TRUNCATED, BAD_MAGIC, RESERVED, UNKNOWN_ENUM,
+ * BOUNDS, SEMANTICS. */
+KVPACK_API kvpack_status kvpack_object_check(kvpack_bytes** out, uint32_t kind, const void* object,
+                                             uint64_t object_size, kvpack_error** error);
+
+/* Identity of an object, which is decoded first; for a sidecar its digest.
+ *
+ * Errors: UNSUPPORTED an unknown kind, or a declaration, which has none; else as kvpack_object_check. */
+KVPACK_API kvpack_status kvpack_object_id(kvpack_id* out, uint32_t kind, const void* object,
+                                          uint64_t object_size, kvpack_error** error);
+
+/* Statistics sidecar of a plane `[tokens, channels]` of little-endian binary16, with 1 to 8 sinks.
+ *
+ * Errors: BOUNDS a number is out of range or the plane has another size; SEMANTICS an infinity or NaN. */
+KVPACK_API kvpack_status kvpack_sidecar_derive(kvpack_bytes** out, const void* plane, uint64_t plane_size,
+                                               uint64_t tokens, uint64_t channels, uint64_t max_sinks,
+                                               kvpack_error** error);
+
+/* Applies all ops of a transform descriptor, in order, each to the declared shape.
+ *
+ * Errors: as kvpack_object_check; BOUNDS an op does not fit the shape; SEMANTICS the op is a dtype cast. */
+KVPACK_API kvpack_status kvpack_transform_execute(kvpack_bytes** out, const void* descriptor,
+                                                  uint64_t descriptor_size, const kvpack_plane_shape* shape,
+                                                  const void* plane, uint64_t plane_size,
+                                                  kvpack_error** error);
+
+/* The op that undoes op `index`, in wire form (tag and parameters); `*out` is NULL where there is none.
+ *
+ * Errors: as kvpack_object_check; INVALID_ARGUMENT there is no such op. */
+KVPACK_API kvpack_status kvpack_transform_inverse(kvpack_bytes** out, const void* descriptor,
+                                                  uint64_t descriptor_size, uint64_t index,
+                                                  kvpack_error** error);
+
+/* The rotation descriptor of Qwen2.5's pinned table for one model.
+ *
+ * Errors: SEMANTICS the id is zero. */
+KVPACK_API kvpack_status kvpack_rotation_qwen25(kvpack_bytes** out, const kvpack_id* model_representation_id,
+                                                kvpack_error** error);
+
+/* # Merkle trees and JSON
+ *
+ * RFC 6962 trees over SHA-256, and canonical JSON. */
+
+/* Hash of a leaf. */
+KVPACK_API kvpack_status kvpack_merkle_leaf(kvpack_id* out, const void* data, uint64_t data_size,
+                                            kvpack_error** error);
+
+/* Root of the tree over these leaves.
+ *
+ * Errors: BOUNDS there are none. */
+KVPACK_API kvpack_status kvpack_merkle_root(kvpack_id* out, const kvpack_span* leaves, uint64_t leaf_count,
+                                            kvpack_error** error);
+
+/* Audit path of one leaf, from its sibling upward. `path` has room for `path_capacity` ids; `*path_count` are
+ * written. KVPACK_MAX_MERKLE_PATH is always enough.
+ *
+ * Errors: BUFFER_TOO_SMALL; BOUNDS there is no such leaf. */
+KVPACK_API kvpack_status kvpack_merkle_path(kvpack_id* path, uint64_t path_capacity, uint64_t* path_count,
+                                            const kvpack_span* leaves, uint64_t leaf_count, uint64_t index,
+                                            kvpack_error** error);
+
+/* Checks that a leaf stands at `index` of the tree of `leaf_count` leaves with this root.
+ *
+ * Errors: BOUNDS the index is outside or the path has another length; CHECKSUM the root differs. */
+KVPACK_API kvpack_status kvpack_merkle_verify(const kvpack_id* leaf_hash, uint64_t index, uint64_t leaf_count,
+                                              const kvpack_id* path, uint64_t path_count,
+                                              const kvpack_id* root, kvpack_error** error);
+
+/* Parses a JSON text of at most `max_bytes` and writes it canonically. Unsigned integers only, no key twice.
+ *
+ * Errors: JSON. */
+KVPACK_API kvpack_status kvpack_json_canonicalize(kvpack_bytes** out, const void* text, uint64_t text_size,
+                                                  uint64_t max_bytes, kvpack_error** error);
+
+/* Whether a JSON text of at most `max_bytes` is in canonical form.
+ *
+ * Errors: VALIDATION it is empty, too long or not canonical; CANONICAL it does not parse. */
+KVPACK_API kvpack_status kvpack_json_check(const void* text, uint64_t text_size, uint64_t max_bytes,
+                                           kvpack_error** error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,226 @@
+// Library facts, errors, bytes, and the checks of arguments that all exports share.
+#include <algorithm>
+#include <array>
+
+#include "handles.h"
+
+namespace kvpack::capi {
+
+namespace {
+
+#define KVPACK_SAME_CODE(c, cpp) static_assert((c) == static_cast<kvpack_status>(ErrorCode::cpp))
+KVPACK_SAME_CODE(KVPACK_ERR_UNKNOWN_ENUM, kUnknownEnum);
+KVPACK_SAME_CODE(KVPACK_ERR_POISONED, kPoisoned);
+KVPACK_SAME_CODE(KVPACK_ERR_IO, kIo);
+KVPACK_SAME_CODE(KVPACK_ERR_CANCELLED, kCancelled);
+KVPACK_SAME_CODE(KVPACK_ERR_CANONICAL, kCanonical);
+KVPACK_SAME_CODE(KVPACK_ERR_TIMEOUT, kTimeout);
+KVPACK_SAME_CODE(KVPACK_ERR_NO_MEMORY, kNoMemory);
+KVPACK_SAME_CODE(KVPACK_ERR_INTERNAL, kInternal);
+#undef KVPACK_SAME_CODE
+
+constexpr std::array<const char*, 8> kMisuseNames{
+    "ok",         "invalid_argument", "struct_size", "buffer_too_small",
+    "bad_handle", "wrong_state",      "unsupported", "callback"};
+static_assert(kMisuseNames.size() == KVPACK_ERR_CALLBACK + 1);
+
+constexpr bool is_category(kvpack_status status) noexcept {
+  return (status >= KVPACK_ERR_UNKNOWN_ENUM && status <= KVPACK_ERR_POISONED) ||
+         (status >= KVPACK_ERR_IO && status <= KVPACK_ERR_CANCELLED) ||
+         (status >= KVPACK_ERR_CANONICAL && status <= KVPACK_ERR_TIMEOUT) || status == KVPACK_ERR_NO_MEMORY ||
+         status == KVPACK_ERR_INTERNAL;
+}
+
+/// An error that exists before it is needed. Callers free it like any other, which does nothing.
+struct FixedError {
+  FixedError(kvpack_status status, const char* message) noexcept : error(status) {
+    error.fixed_message = message;
+  }
+  kvpack_error error;
+};
+
+kvpack_error* no_memory_error() noexcept {
+  static FixedError fixed(KVPACK_ERR_NO_MEMORY, "out of memory");
+  return &fixed.error;
+}
+kvpack_error* internal_error() noexcept {
+  static FixedError fixed(KVPACK_ERR_INTERNAL, "internal error");
+  return &fixed.error;
+}
+
+}  // namespace
+
+Error bad_argument(std::string_view name, std::string_view problem) {
+  std::string text = "argument ";
+  text.append(name).append(" ").append(problem);
+  return misuse(KVPACK_ERR_INVALID_ARGUMENT, std::move(text)).with("argument", std::string(name));
+}
+
+kvpack_status report_failure(kvpack_error** error, const Error& failure) {
+  const auto status = static_cast<kvpack_status>(failure.code);
+  if (error == nullptr) return status;
+  auto made = std::make_unique<kvpack_error>(status);
+  made->message = failure.message;
+  for (const Context& fact : failure.context) made->context.emplace_back(fact.key, fact.value);
+  *error = made.release();
+  return status;
+}
+
+kvpack_status report_no_memory(kvpack_error** error) noexcept {
+  if (error != nullptr) *error = no_memory_error();
+  return KVPACK_ERR_NO_MEMORY;
+}
+
+kvpack_status report_internal(kvpack_error** error) noexcept {
+  if (error != nullptr) *error = internal_error();
+  return KVPACK_ERR_INTERNAL;
+}
+
+Status check_pointer(const void* pointer, std::string_view name) {
+  if (pointer == nullptr) return bad_argument(name, "is NULL");
+  return success();
+}
+
+Result<bool> read_flag(std::uint32_t value, std::string_view name) {
+  if (value > 1) return bad_argument(name, "must be 0 or 1");
+  return value == 1;
+}
+
+Status check_reserved(std::uint32_t value) {
+  if (value != 0) return bad_argument("reserved", "must be 0");
+  return success();
+}
+
+Result<unsigned> read_parallelism(std::uint32_t value) {
+  if (value > 256) return bad_argument("parallelism", "must be at most 256");
+  return std::max(value, 1U);
+}
+
+Result<ByteSpan> read_bytes(const void* data, std::uint64_t size, std::string_view name) {
+  return read_array(static_cast<const std::uint8_t*>(data), size, name);
+}
+
+Result<MutableByteSpan> lend_bytes(void* data, std::uint64_t size, std::string_view name) {
+  KVPACK_TRY(read_bytes(data, size, name));
+  return MutableByteSpan(static_cast<std::uint8_t*>(data), static_cast<std::size_t>(size));
+}
+
+Result<ByteSpan> read_exact_bytes(const void* data, std::uint64_t size, std::size_t expected,
+                                  std::string_view name) {
+  KVPACK_TRY_ASSIGN(const ByteSpan bytes, read_bytes(data, size, name));
+  if (bytes.size() != expected) return bad_argument(name, "must be " + std::to_string(expected) + " bytes");
+  return bytes;
+}
+
+Result<std::string_view> read_text(const char* data, std::uint64_t size, std::string_view name) {
+  KVPACK_TRY_ASSIGN(const auto text, read_array(data, size, name));
+  return std::string_view(text.data(), text.size());
+}
+
+Error buffer_too_small(std::uint64_t needed_bytes) {
+  return misuse(KVPACK_ERR_BUFFER_TOO_SMALL, "the buffer is too small")
+      .with("expected", std::to_string(needed_bytes));
+}
+
+Result<std::uint64_t> read_struct_size(const void* data, std::uint64_t least, std::string_view name) {
+  KVPACK_TRY(check_pointer(data, name));
+  std::uint64_t size = 0;
+  std::memcpy(&size, data, sizeof(size));
+  if (size < least || size > kMaxStructBytes)
+    return misuse(KVPACK_ERR_STRUCT_SIZE, "struct " + std::string(name) + " has an unknown size")
+        .with("argument", std::string(name))
+        .with("found", std::to_string(size));
+  return size;
+}
+
+}  // namespace kvpack::capi
+
+using kvpack::capi::bad_argument;
+using kvpack::capi::is_live;
+
+uint32_t kvpack_abi_version(void) {
+  return KVPACK_ABI_VERSION;
+}
+
+const char* kvpack_version(void) {
+  return KVPACK_VERSION;
+}
+
+int32_t kvpack_has_feature(const char* name) {
+  static constexpr std::array<std::string_view, 3> kFeatures{"codec", "files", "json"};
+  return name != nullptr && std::ranges::find(kFeatures, std::string_view(name)) != kFeatures.end() ? 1 : 0;
+}
+
+const char* kvpack_status_name(kvpack_status status) {
+  if (status >= 0 && static_cast<std::size_t>(status) < kvpack::capi::kMisuseNames.size())
+    return kvpack::capi::kMisuseNames[static_cast<std::size_t>(status)];
+  if (!kvpack::capi::is_category(status)) return nullptr;
+  return kvpack::category_token(static_cast<kvpack::ErrorCode>(status))
+      .data();  // of a literal: ends with NUL
+}
+
+kvpack_status kvpack_error_status(const kvpack_error* error) {
+  return is_live(error) ? error->status : KVPACK_OK;
+}
+
+const char* kvpack_error_category(const kvpack_error* error) {
+  return is_live(error) ? kvpack_status_name(error->status) : nullptr;
+}
+
+const char* kvpack_error_message(const kvpack_error* error) {
+  if (!is_live(error)) return nullptr;
+  return error->fixed_message != nullptr ? error->fixed_message : error->message.c_str();
+}
+
+uint64_t kvpack_error_context_count(const kvpack_error* error) {
+  return is_live(error) ? error->context.size() : 0;
+}
+
+const char* kvpack_error_context_key(const kvpack_error* error, uint64_t index) {
+  if (!is_live(error) || index >= error->context.size()) return nullptr;
+  return error->context[static_cast<std::size_t>(index)].first.c_str();
+}
+
+const char* kvpack_error_context_value(const kvpack_error* error, uint64_t index) {
+  if (!is_live(error) || index >= error->context.size()) return nullptr;
+  return error->context[static_cast<std::size_t>(index)].second.c_str();
+}
+
+const char* kvpack_error_find(const kvpack_error* error, const char* key) {
+  if (!is_live(error) || key == nullptr) return nullptr;
+  for (const auto& [name, value] : error->context)
+    if (name == key) return value.c_str();
+  return nullptr;
+}
+
+void kvpack_error_free(kvpack_error* error) {
+  if (error == kvpack::capi::no_memory_error() || error == kvpack::capi::internal_error()) return;
+  kvpack::capi::free_handle(error);
+}
+
+const uint8_t* kvpack_bytes_data(const kvpack_bytes* bytes) {
+  return is_live(bytes) ? bytes->bytes.data() : nullptr;
+}
+
+uint64_t kvpack_bytes_size(const kvpack_bytes* bytes) {
+  return is_live(bytes) ? bytes->bytes.size() : 0;
+}
+
+void kvpack_bytes_free(kvpack_bytes* bytes) {
+  kvpack::capi::free_handle(bytes);
+}
+
+kvpack_status kvpack_buffer_resize(kvpack_buffer* buffer, uint8_t** data, uint64_t size,
+                                   kvpack_error** error) {
+  return kvpack::capi::guard(error, [&]() -> kvpack::Status {
+    KVPACK_TRY(kvpack::capi::check_handle(buffer, "buffer"));
+    KVPACK_TRY(kvpack::capi::check_pointer(data, "data"));
+    if (size > buffer->max_bytes)
+      return kvpack::fail(kvpack::ErrorCode::kLimit, "more bytes than the object may have")
+          .with("expected", std::to_string(buffer->max_bytes))
+          .with("found", std::to_string(size));
+    buffer->bytes.resize(static_cast<std::size_t>(size));
+    *data = buffer->bytes.data();
+    return kvpack::success();
+  });
+}
