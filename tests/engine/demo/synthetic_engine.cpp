@@ -111,7 +111,8 @@ Result<Engine> Engine::open(const EngineOptions& options) {
   impl->facts.norm_epsilon = 1e-5F;
   impl->facts.post_norm_epsilon = 1e-8F;
   impl->facts.state_format = "synthetic planes 1";
-  impl->facts.math = "seeded numbers";
+  impl->facts.math =
+      std::string("seeded numbers, flash attention ") + (options.flash_attention ? "on" : "off");
   impl->form = {static_cast<std::int32_t>(options.slot), options.slots, options.slot,
                 !options.flash_attention};
   // Rows that leave the window are not dropped here: the demo stays within it.
