@@ -110,11 +110,11 @@ class Delta {
     if (!prepared.has_value()) return verdict(prepared);
     return verdict((*receiver)->commit());
   }
-  std::string run(std::uint64_t cut, SpanSchedule schedule = span_schedule) {
+  std::string run(std::uint64_t cut, SpanSchedule schedule = span_schedule, bool schedule_optional = false) {
     RecordingSink inner;
     std::string result;
     {
-      AdmittingSink sink(inner, nullptr, cut, std::move(schedule), true);
+      AdmittingSink sink(inner, nullptr, cut, std::move(schedule), true, schedule_optional);
       result = run(sink);
       EXPECT_FALSE(sink.failed_in_engine());
     }
@@ -164,6 +164,44 @@ TEST(AdmittingSink, ADeclaredDeltaIsComparedWhenTheSealHasVerified) {
             "validation:declared target schedule is not the span schedule for the prefix cut");
   EXPECT_EQ(Delta("declared").run(256),
             "validation:delta prefix cut is not a 256-aligned cut inside the prompt");
+}
+
+TEST(AdmittingSink, WhereTheScheduleIsOptionalItsAbsenceLeavesTheCutAlone) {
+  for (const char* name : {"delta-declared-257-256", "delta-deferred-257-256"}) {
+    EXPECT_EQ(Delta(name).run(256, nullptr, true), "ok");
+    EXPECT_EQ(Delta(name).run(128, nullptr, true),
+              "validation:delta prefix cut is not a 256-aligned cut inside the prompt");
+    EXPECT_EQ(Delta(name).run(512, nullptr, true),
+              "validation:delta prefix cut is not a 256-aligned cut inside the prompt");
+  }
+  // A schedule that is there counts, and so does one that says that there is none.
+  Delta moved("delta-deferred-257-256");
+  moved.descriptors[1].shape.logical_start -= 1;
+  EXPECT_EQ(moved.run(256, span_schedule, true), kStrayed);
+  const SpanSchedule none = [](std::uint64_t, std::uint64_t) { return std::nullopt; };
+  EXPECT_EQ(Delta("delta-deferred-257-256").run(256, none, true),
+            "validation:delta prefix cut cannot form a span schedule");
+}
+
+TEST(AdmittingSink, AnArmedDeltaIsNeverJudgedByItsCutAlone) {
+  const auto& cases = list(vectors(), "admission_cases");
+  const auto c =
+      std::ranges::find_if(cases, [](const JsonValue& v) { return text(v, "name") == "delta-256"; });
+  ASSERT_NE(c, cases.end());
+  const RequestExpectations expected = expectations_of(at(*c, "expected"));
+  BeginManifest manifest = begin_of(at(*c, "manifest"));
+  const AcceptedKeyId id{manifest.hmac.key_id, 0};
+  const BeginRules rules{.now_unix_ms = manifest.created_unix_ms,
+                         .keys = std::span(&id, 1),
+                         .max_segments = std::nullopt,
+                         .max_total_bytes = std::nullopt};
+  const auto begin = ValidatedBegin::validate(std::move(manifest), rules);
+  ASSERT_TRUE(begin.has_value());
+  RecordingSink inner;
+  AdmittingSink sink(inner, &expected, 256, nullptr, true, true);
+  EXPECT_EQ(verdict(sink.begin(*begin)),
+            "validation:declared target schedule is not the span schedule for the prefix cut");
+  EXPECT_TRUE(inner.calls.empty());
 }
 
 TEST(AdmittingSink, ARefusedRequestNeverReachesTheEngine) {

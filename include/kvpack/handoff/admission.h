@@ -61,13 +61,16 @@ class AdmittingSink final : public Sink {
  public:
   /// @param inner     must outlive this
   /// @param expected  the armed request, or nullptr for a transfer that nobody has armed; must outlive this
+  /// @param schedule  without one a delta is refused
+  /// @param schedule_optional  without one a delta that nobody has armed is judged by its cut alone
   AdmittingSink(Sink& inner, const RequestExpectations* expected, std::uint64_t prefix_cut,
-                SpanSchedule schedule, bool strict)
+                SpanSchedule schedule, bool strict, bool schedule_optional = false)
       : inner_(&inner),
         expected_(expected),
         prefix_cut_(prefix_cut),
         schedule_(std::move(schedule)),
-        strict_(strict) {}
+        strict_(strict),
+        unscheduled_(schedule_optional && expected == nullptr && schedule_ == nullptr) {}
 
   Status begin(const ValidatedBegin& begin) override;
   std::uint64_t max_total_bytes() const noexcept override { return inner_->max_total_bytes(); }
@@ -97,6 +100,7 @@ class AdmittingSink final : public Sink {
   std::uint64_t prefix_cut_;
   SpanSchedule schedule_;
   bool strict_;
+  bool unscheduled_;  ///< The segments of a delta are compared with nothing.
   bool failed_in_engine_ = false;
   const BeginManifest* begin_ = nullptr;
   /// Of a deferred delta: what must come, how far it has come, and whether anything else came.
@@ -240,6 +244,7 @@ inline Status AdmittingSink::segment_ready(VerifiedSegment& segment) {
 
 inline Status AdmittingSink::check_delta() const {
   KVPACK_TRY(check_cut(*begin_, prefix_cut_));
+  if (unscheduled_) return success();
   // An armed request's declared schedule was compared when it began.
   if (!begin_->deferred_segments)
     return expected_ != nullptr ? success() : check_declared_schedule(*begin_, prefix_cut_, schedule_);
