@@ -6,6 +6,7 @@ usage: check_docs.py ROOT
   references  every `docs/... §Section` in a source, and every `§Section` in a document, names what exists
   links       every relative link and every repository path in a document exists
   texts       every pinned text of the format code stands in a document
+  quotes      every refusal that docs/format quotes is in the code, under the quoted category
   answers     every known answer in docs/format occurs in the conformance vectors
   examples    every fenced block below `<!-- PATH -->` is that file, byte for byte
 """
@@ -24,10 +25,16 @@ EMBED = re.compile(r"<!-- (\S+) -->\n+```\w*\n(.*?)^```$", re.MULTILINE | re.DOT
 REPOSITORY_PATH = re.compile(r"`((?:docs|conformance|include|src|tests|capi|third_party|build)/[A-Za-z0-9_./-]+)`")
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"(?:\s*"((?:[^"\\\n]|\\.)*)")*')
 
+DIRECT = re.compile(r'ErrorCode::k(\w+),\s*"((?:[^"\n]|"\s*")*?)"(?!\s*")')
+QUOTE = re.compile(r'`([a-z0-9_]+): "([^"`]+)"`')
+
+# Quoted for completeness; nothing can reach them (docs/format says so at the place).
+UNREACHABLE = {"family dtype has no fixed width", "chunk encoded length mismatch"}
+
 # Literals of the format code that are no refusals of a format, or parts from which a text is put together.
 NOT_PINNED = re.compile(r"^(JSON |must |is |at line|no name for |target comes and goes|a number without)|[:`(]$|^ |^, ")
 NOT_PINNED_TEXTS = {"an earlier chunk failed", "out of memory", "directory is nested too deeply",
-                    "preserve IEEE denormals", "given chunk", "read past the end of the source"}
+                    "preserve IEEE denormals", "read past the end of the source"}
 
 
 def headings(text):
@@ -169,6 +176,31 @@ def check_texts(documents, problems):
     return count
 
 
+def check_quotes(documents, problems):
+    """The other way round: a refusal that docs/format quotes is one that the code gives, under that category."""
+    direct, known = {}, set()
+    for top in ("include", "src"):
+        for file in sorted((documents.root / top).rglob("*")):
+            if file.suffix in (".h", ".cpp"):
+                code = file.read_text(encoding="utf-8")
+                known.update(literals(code))
+                for category, text in DIRECT.findall(code):
+                    direct.setdefault(re.sub(r'"\s*"', "", text), set()).add(category.lower())
+    count = 0
+    for path, raw in documents.texts.items():
+        if "docs/format/" not in documents.name(path):
+            continue
+        for category, text in QUOTE.findall(re.sub(r"\s+", " ", raw)):
+            count += 1
+            if "{" in text or text in UNREACHABLE:
+                continue
+            if text not in known:
+                problems.append(f"{documents.name(path)}: no code has the text '{text}'")
+            elif text in direct and category.replace("_", "") not in direct[text]:
+                problems.append(f"{documents.name(path)}: '{text}' is {sorted(direct[text])}, not {category}")
+    return count
+
+
 def expanded(vectors):
     """Bytes words with their fills written out, so that a known answer is found as it is written down."""
     vectors = re.sub(r"/fill:([0-9]+):([0-9a-f]{2})", lambda m: m.group(2) * min(int(m.group(1)), 4096), vectors)
@@ -204,8 +236,8 @@ def check_examples(documents, problems):
     return count
 
 
-CHECKS = {"references": check_references, "links": check_links, "texts": check_texts, "answers": check_answers,
-          "examples": check_examples}
+CHECKS = {"references": check_references, "links": check_links, "texts": check_texts, "quotes": check_quotes,
+          "answers": check_answers, "examples": check_examples}
 
 
 def self_test():
@@ -214,9 +246,11 @@ def self_test():
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for name, text in {
-            "docs/format/a.md": "# A\n\n## One\n\nSee [b](b.md), [a](a.md) §Two, §Three.\n\n" + "ab" * 32 + "\n",
+            "docs/format/a.md": "# A\n\n## One\n\nSee [b](b.md), [a](a.md) §Two, §Three. `graph: \"a gone text\"`\n"
+                                "`bounds: \"a new text\"`\n\n" + "ab" * 32 + "\n",
             "docs/format/c.md": "<!-- code.cpp -->\n```cpp\nint a;\n```\n",
-            "include/kvpack/core/x.h": '/// docs/format/a.md §One. docs/format/a.md\n/// §Nowhere\nfail("a new text");\n',
+            "include/kvpack/core/x.h": "/// docs/format/a.md §One. docs/format/a.md\n/// §Nowhere\n"
+                                       'fail(ErrorCode::kBadMagic, "a new text");\nfail("an unwritten text");\n',
             "include/kvpack/core/y.h": "/// docs/format/gone.md\n",
             "code.cpp": "int b;\n",
         }.items():
@@ -228,7 +262,7 @@ def self_test():
             problems = []
             check(documents, problems)
             seen[name] = len(problems)
-        return seen == {"references": 2, "links": 3, "texts": 1, "answers": 1, "examples": 1}, seen
+        return seen == {"references": 2, "links": 3, "texts": 1, "quotes": 2, "answers": 1, "examples": 1}, seen
 
 
 def main():

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the examples of docs/cli.md and compares what they print. usage: cli_examples.py TOOL DOCUMENT
 
-A fenced block below `<!-- file: NAME -->` is written to NAME. In a `console` block a line `$ COMMAND` is run in an empty
-folder that all blocks share; the lines below it are its output, standard output and standard error as they come.
+A fenced block below `<!-- file: NAME -->` is written to NAME. In a `console` block a line `$ COMMAND` is run in an
+empty folder that all blocks share; the lines below it are its output, standard output and standard error as they come.
 `<word>` in them stands for any text without blanks, a line `...` for any number of lines.
 """
 import os
