@@ -56,8 +56,12 @@ std::string option(const Options& options, std::string_view name) {
 
 /// 1234567 as 1,234,567.
 std::string grouped(std::uint64_t number) {
-  std::string text = std::to_string(number);
-  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, ",");
+  const std::string digits = std::to_string(number);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i != 0 && (digits.size() - i) % 3 == 0) text.push_back(',');
+    text.push_back(digits[i]);
+  }
   return text;
 }
 
@@ -126,7 +130,8 @@ Result<Continuation> continue_greedily(Engine& engine) {
     const std::vector<float>& next = engine.next_logits();
     for (const float value : next) logits.le(std::bit_cast<std::uint32_t>(value));
     token = static_cast<std::uint32_t>(std::ranges::max_element(next) - next.begin());
-    tokens += (step == 0 ? "" : " ") + std::to_string(token);
+    if (step != 0) tokens.push_back(' ');
+    tokens += std::to_string(token);
   }
   return Continuation{std::move(logits).take(), tokens};
 }
