@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 """Documents and code hold each other: references, links, pinned texts, known answers and embedded examples.
 
-usage: check_docs.py ROOT
+usage: check_docs.py ROOT [--write]
 
   references  every `docs/... §Section` in a source, and every `§Section` in a document, names what exists
   links       every relative link and every repository path in a document exists
   texts       every pinned text of the format code stands in a document
   quotes      every refusal that docs/format quotes is in the code, under the quoted category
   answers     every known answer in docs/format occurs in the conformance vectors
-  examples    every fenced block below `<!-- PATH -->` is that file, byte for byte
+  examples    every fenced block below `<!-- PATH -->` is that file, byte for byte; --write copies the files in
 """
 import pathlib
 import re
 import sys
 
 SOURCES = ["include", "src", "capi", "docs/examples", "tests", "conformance", "run", "CMakeLists.txt", ".ci"]
+README_SHOWS = ["docs/examples/readme.cpp", "capi/examples/readme.c"]
 SOURCE_ENDINGS = {".h", ".c", ".cpp", ".py", ".md", ".sh", ".txt", ".cmake", ".json", ""}
 TEXT_SOURCES = ["include/kvpack/core", "include/kvpack/base/publish.h", "src/base/publish.cpp", "src/core"]
 
@@ -225,6 +226,10 @@ def check_answers(documents, problems):
 
 def check_examples(documents, problems):
     count = 0
+    for example in README_SHOWS:
+        shown = documents.texts.get(documents.root / "README.md", "")
+        if (documents.root / example).exists() and f"<!-- {example} -->" not in shown:
+            problems.append(f"README.md does not show {example}")
     for path, text in documents.texts.items():
         for match in EMBED.finditer(text):
             count += 1
@@ -234,6 +239,14 @@ def check_examples(documents, problems):
             elif file.read_text(encoding="utf-8") != match.group(2):
                 problems.append(f"{documents.name(path)}: the block is not {match.group(1)}")
     return count
+
+
+def write_examples(documents):
+    for path, text in documents.texts.items():
+        def block(match):
+            content = (documents.root / match.group(1)).read_text(encoding="utf-8")
+            return match.group(0).replace(match.group(2) + "```", content + "```")
+        path.write_text(EMBED.sub(block, text), encoding="utf-8")
 
 
 CHECKS = {"references": check_references, "links": check_links, "texts": check_texts, "quotes": check_quotes,
@@ -270,7 +283,11 @@ def main():
     if not fine:
         print(f"docs: the checks do not see their faults: {seen}")
         return 1
-    documents = Documents(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve())
+    arguments = [a for a in sys.argv[1:] if a != "--write"]
+    root = pathlib.Path(arguments[0] if arguments else ".").resolve()
+    if "--write" in sys.argv:
+        write_examples(Documents(root))
+    documents = Documents(root)
     problems, counts = [], []
     for name, check in CHECKS.items():
         counts.append(f"{check(documents, problems)} {name}")
