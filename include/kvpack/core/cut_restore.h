@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <mutex>
 #include <vector>
 
 #include "kvpack/core/chain.h"
@@ -79,8 +80,9 @@ Result<std::vector<Bytes>> restore_cut(const RestorePlan& plan, ObjectSource& so
 
 /// Verifies every chunk of a cut and keeps nothing. Without keys, encrypted chunks are checked as far as
 /// possible.
+/// @param done  told about each chunk that has verified, one at a time, from any of the threads
 Status verify_cut_chunks(const RestorePlan& plan, ObjectSource& source, const KeyRing* keys,
-                         unsigned parallelism = 1);
+                         unsigned parallelism = 1, const std::function<void(const ChainChunk&)>& done = {});
 
 // ---------------------------------------------------------------------------------------------------------------
 
