@@ -47,6 +47,8 @@ class HandoffOperations {
     if (error.code == ErrorCode::kInternal) return "fault:" + error.message;
     std::string out(error.code == ErrorCode::kInvalidFrame ? "invalid" : category_token(error.code));
     out += ':';
+    // The category says it all: its text is not pinned.
+    if (error.code == ErrorCode::kMissingBegin) return out;
     for (const char c : error.message) {
       if (c >= ' ' && c <= '~' && c != '\\') {
         out += c;
