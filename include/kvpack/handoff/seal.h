@@ -77,13 +77,14 @@ class VerifiedSeal {
 
 namespace detail {
 
-inline constexpr std::array<std::string_view, 7> kSealCoreKeys{"begin_sha256",   "descriptor_sha256", "generation",
-                                                               "payload_sha256", "segment_count",     "total_bytes",
-                                                               "transfer_id"};
+inline constexpr std::array<std::string_view, 7> kSealCoreKeys{
+    "begin_sha256",  "descriptor_sha256", "generation", "payload_sha256",
+    "segment_count", "total_bytes",       "transfer_id"};
 inline constexpr std::array<std::string_view, 2> kSealKeys{"core", "hmac_sha256"};
 
 inline Result<SealCore> parse_seal_core(const JsonValue& value, const JsonPath& path) {
-  KVPACK_TRY_ASSIGN(const JsonFields fields, JsonFields::open(value, kSealCoreKeys, UnknownKeys::kIgnore, path));
+  KVPACK_TRY_ASSIGN(const JsonFields fields,
+                    JsonFields::open(value, kSealCoreKeys, UnknownKeys::kIgnore, path));
   SealCore out;
   KVPACK_TRY_ASSIGN(out.begin_sha256, fields.text("begin_sha256"));
   KVPACK_TRY_ASSIGN(out.descriptor_sha256, fields.text("descriptor_sha256"));
