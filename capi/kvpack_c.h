@@ -75,8 +75,8 @@ KVPACK_API uint32_t kvpack_abi_version(void);
 KVPACK_API const char* kvpack_version(void);
 
 /* 1 when the library has a feature, else 0, also for names that it does not know. Features: "codec"
- * (everything over bytes and callbacks), "files" (members called `path`), "json" (canonical JSON and proofs).
- */
+ * (everything over bytes and callbacks), "files" (members called `path`), "json" (canonical JSON and proofs),
+ * "handoff" (live transfers). */
 KVPACK_API int32_t kvpack_has_feature(const char* name);
 
 /* # Status codes and errors
@@ -1557,6 +1557,492 @@ KVPACK_API kvpack_status kvpack_json_canonicalize(kvpack_bytes** out, const void
  * Errors: VALIDATION it is empty, too long or not canonical; CANONICAL it does not parse. */
 KVPACK_API kvpack_status kvpack_json_check(const void* text, uint64_t text_size, uint64_t max_bytes,
                                            kvpack_error** error);
+
+/* # Handoff
+ *
+ * A cache that is sent while it is computed, and that becomes live at the receiver as a whole or not at all.
+ * Both sides are state machines over bytes: connections, clocks and threads are the caller's, and times come
+ * in as arguments. What the words mean is in docs/protocol/handoff.md. All digests are SHA-256. */
+
+/* The key that seals transfers. Immutable. Wiped when the last handle that uses it is freed. */
+typedef struct kvpack_mac_key kvpack_mac_key;
+
+/* Where a key comes from: 32 secret bytes, or a file of mode 0600 or 0400 with these bytes or with 64
+ * lower-case hexadecimal digits. */
+typedef struct kvpack_mac_key_options {
+  uint64_t struct_size;
+  const void* secret; /* Copied; the caller wipes its own. */
+  uint64_t secret_size;
+  const char* path;
+  uint32_t producer_file; /* 1: read by the rules of producers, which allow blanks around the digits. */
+  uint32_t reserved;
+} kvpack_mac_key_options;
+
+/* Makes a key.
+ *
+ * Errors: VALIDATION the secret is not 32 bytes; CONFIG the file is not private, no regular file, or holds no
+ * key; NOT_FOUND, IO it cannot be read. */
+KVPACK_API kvpack_status kvpack_mac_key_new(kvpack_mac_key** out, const kvpack_mac_key_options* options,
+                                            kvpack_error** error);
+
+/* Frees a key. */
+KVPACK_API void kvpack_mac_key_free(kvpack_mac_key* key);
+
+/* Parts of a state. */
+enum {
+  KVPACK_COMPONENT_TARGET_KV = 1,
+  KVPACK_COMPONENT_DFLASH_CONTEXT = 2,
+  KVPACK_COMPONENT_VISION_CONTEXT = 3
+};
+
+/* What the rows of a segment are. */
+enum {
+  KVPACK_ROLE_NOPE_KEY = 1,
+  KVPACK_ROLE_NOPE_VALUE = 2,
+  KVPACK_ROLE_SWA_KEY = 3,
+  KVPACK_ROLE_SWA_VALUE = 4,
+  KVPACK_ROLE_NOPE_TILE = 5,
+  KVPACK_ROLE_SWA_TILE = 6,
+  KVPACK_ROLE_DFLASH_KEY = 7,
+  KVPACK_ROLE_DFLASH_VALUE = 8,
+  KVPACK_ROLE_AUXILIARY = 9
+};
+
+/* When a refused producer may try again. */
+enum { KVPACK_RETRY_NEVER = 1, KVPACK_RETRY_NEW_GENERATION = 2, KVPACK_RETRY_LATER = 3 };
+
+/* What bytes have led to, at either side. */
+enum {
+  KVPACK_HANDOFF_MORE = 0,         /* Nothing yet: go on. */
+  KVPACK_HANDOFF_BEGIN = 1,        /* Receiver: the begin frame waits to be accepted. */
+  KVPACK_HANDOFF_COMMITTED = 2,    /* Receiver: done. kvpack_handoff_receiver_reply is the acknowledgement. */
+  KVPACK_HANDOFF_ACKNOWLEDGED = 3, /* Sender: the transfer is committed. */
+  KVPACK_HANDOFF_REFUSED = 4       /* Sender: kvpack_handoff_sender_refusal says why. */
+};
+
+/* Everything that must be equal on both sides for a state to be usable. Fixed for good. */
+typedef struct kvpack_handoff_identity {
+  kvpack_id adapter_sha256;
+  kvpack_id chat_template_sha256;
+  kvpack_id context_policy_sha256;
+  kvpack_id model_sha256;
+  kvpack_id tokenizer_sha256;
+  const char* model_revision;
+  uint64_t model_revision_size;
+  const char* tokenizer_revision;
+  uint64_t tokenizer_revision_size;
+} kvpack_handoff_identity;
+
+/* What came into the prompt that is no token. Fixed for good. */
+typedef struct kvpack_handoff_multimodal {
+  kvpack_id image_sequence_sha256;
+  kvpack_id preprocessing_sha256;
+  kvpack_id projector_sha256;
+} kvpack_handoff_multimodal;
+
+/* A part of the state that is transferred. Fixed for good. */
+typedef struct kvpack_handoff_component {
+  const char* id;
+  uint64_t id_size;
+  kvpack_id identity_sha256;
+  uint32_t kind;     /* KVPACK_COMPONENT. */
+  uint32_t required; /* 1: the transfer must bring it. */
+} kvpack_handoff_component;
+
+/* What a segment holds: rows [logical_start, + logical_count) of elements_per_token elements each. Fixed for
+ * good. */
+typedef struct kvpack_handoff_shape {
+  const char* component_id;
+  uint64_t component_id_size;
+  uint64_t logical_start;
+  uint64_t logical_count;
+  uint32_t role;      /* KVPACK_ROLE. */
+  uint32_t has_layer; /* 0: of no one layer; then `layer` is 0. */
+  uint32_t layer;
+  uint32_t dtype; /* KVPACK_DTYPE_F16 or KVPACK_DTYPE_F32, little-endian. */
+  uint32_t elements_per_token;
+  uint32_t reserved;
+} kvpack_handoff_shape;
+
+/* A segment: its shape, and its payload's length and digest. Fixed for good. */
+typedef struct kvpack_handoff_segment {
+  kvpack_handoff_shape shape;
+  kvpack_id sha256;
+  uint64_t byte_len;
+  uint32_t sequence; /* Place in the stream, from 0. */
+  uint32_t reserved;
+} kvpack_handoff_segment;
+
+/* The first message of a transfer: who sends what. */
+typedef struct kvpack_handoff_begin {
+  uint64_t struct_size;
+  const char* transfer_id; /* 1 to 128 characters out of A-Z a-z 0-9 - _ . */
+  uint64_t transfer_id_size;
+  uint64_t generation; /* From 1 on; each transfer under one key and epoch has a higher one. */
+  uint64_t created_unix_ms;
+  uint64_t expires_unix_ms;
+  const char* hmac_key_id;
+  uint64_t hmac_key_id_size;
+  uint64_t hmac_epoch;
+  kvpack_handoff_identity identity;
+  const kvpack_handoff_multimodal* multimodal; /* NULL: none. */
+  const uint32_t* prompt_token_ids; /* Without the last token, which the receiver evaluates by itself. */
+  uint64_t prompt_token_count;
+  const kvpack_handoff_component* components;
+  uint64_t component_count;
+  const kvpack_handoff_segment* segments; /* All of them, or none where they are deferred. */
+  uint64_t segment_count;
+  uint64_t prefix_cut; /* Tokens that the receiver already holds; 0: a full transfer. Under no digest. */
+  uint32_t deferred;   /* 1: descriptors come with the segments. */
+  uint32_t reserved;
+} kvpack_handoff_begin;
+
+/* What the seal binds. Filled by the library; transfer_id ends with NUL. */
+typedef struct kvpack_handoff_seal {
+  uint64_t struct_size;
+  const char* transfer_id;
+  uint64_t transfer_id_size;
+  uint64_t generation;
+  kvpack_id begin_sha256;
+  kvpack_id descriptor_sha256;
+  kvpack_id payload_sha256;
+  uint64_t total_bytes;
+  uint32_t segment_count;
+  uint32_t reserved;
+} kvpack_handoff_seal;
+
+/* Digest of a payload in pieces: what the descriptor of a declared segment needs. */
+KVPACK_API kvpack_status kvpack_handoff_payload_sha256(kvpack_id* out, const kvpack_span* payload,
+                                                       uint64_t payload_count, kvpack_error** error);
+
+/* # Sending
+ *
+ * Frames come out, either as buffers or through a callback; the receiver's answer goes in. */
+
+/* Signs and frames one transfer. Payloads are read once and never kept. One thread at a time. */
+typedef struct kvpack_handoff_sender kvpack_handoff_sender;
+
+/* What is sent, and how. */
+typedef struct kvpack_handoff_sender_options {
+  uint64_t struct_size;
+  const kvpack_mac_key* key;
+  const kvpack_handoff_begin* begin; /* The begin, */
+  const void* begin_json;            /* or its JSON object, with `prefix_cut` where it is a delta. */
+  uint64_t begin_json_size;
+  kvpack_append_fn write;     /* Is given each frame, payloads included, by the call that makes it. */
+  void* write_user;           /* Must stay good until the sender is freed. */
+  uint64_t max_payload_bytes; /* Of one segment; 0: 536,870,912. */
+  uint32_t max_header_bytes;  /* 0: 8,388,608. */
+  uint32_t refusals;          /* 1: the peers have agreed that the receiver may answer with a refusal. */
+} kvpack_handoff_sender_options;
+
+/* A receiver's refusal, as it came: untrusted text. Its pointers belong to the sender and end with NUL. */
+typedef struct kvpack_handoff_refusal {
+  uint64_t struct_size;
+  const char* category; /* For example "Validation". */
+  const char* text;     /* The receiver's own words, at most 512 bytes; may be empty. */
+  uint64_t text_size;
+  uint32_t retry; /* KVPACK_RETRY. */
+  uint32_t reserved;
+} kvpack_handoff_refusal;
+
+/* Checks a begin as a receiver would and prepares its frame.
+ *
+ * Errors: VALIDATION the rules of a begin; ZERO_GENERATION; JSON; INVALID_FRAME a key that no begin has, or a
+ * frame over the bounds. */
+KVPACK_API kvpack_status kvpack_handoff_sender_new(kvpack_handoff_sender** out,
+                                                   const kvpack_handoff_sender_options* options,
+                                                   kvpack_error** error);
+
+/* The begin frame, which goes out first. Here and below `frame` belongs to the sender and is good until its
+ * next call. Without `write` both outputs are needed; with it they are NULL, and a failure of `write` leaves
+ * nothing but the answer to be read.
+ *
+ * Errors: WRONG_STATE it has been given; what write returns. */
+KVPACK_API kvpack_status kvpack_handoff_sender_begin(kvpack_handoff_sender* sender, const uint8_t** frame,
+                                                     uint64_t* frame_size, kvpack_error** error);
+
+/* The next segment: its frame without the payload, which the caller sends behind it. The frame holds the
+ * payload's digest, so the payload must keep still until it has been sent. A failure is final: nothing that
+ * was refused can be sealed.
+ *
+ * shape: in deferred mode; NULL in declared mode, where the payload is that of the next declared segment.
+ * payload: pieces, in order.
+ *
+ * Errors: VALIDATION the rules of a segment, `cannot sign mismatched segment material`, `extra segment`;
+ * INVALID_FRAME the payload is empty or over the bounds; WRONG_STATE; what write returns. */
+KVPACK_API kvpack_status kvpack_handoff_sender_add_segment(kvpack_handoff_sender* sender,
+                                                           const uint8_t** frame, uint64_t* frame_size,
+                                                           const kvpack_handoff_shape* shape,
+                                                           const kvpack_span* payload, uint64_t payload_count,
+                                                           kvpack_error** error);
+
+/* The seal frame, which goes out last.
+ *
+ * Errors: VALIDATION `seal before every segment`, `required component has no deferred segment`; WRONG_STATE;
+ * what write returns. */
+KVPACK_API kvpack_status kvpack_handoff_sender_finish(kvpack_handoff_sender* sender, const uint8_t** frame,
+                                                      uint64_t* frame_size, kvpack_error** error);
+
+/* The frame by which a transfer is given up before it is acknowledged, while whole frames can still be sent.
+ * `reason` NULL: "producer failure".
+ *
+ * Errors: WRONG_STATE there is nothing to give up, or write has failed; VALIDATION the reason is not UTF-8;
+ * INVALID_FRAME it is too long; what write returns. */
+KVPACK_API kvpack_status kvpack_handoff_sender_abort(kvpack_handoff_sender* sender, const uint8_t** frame,
+                                                     uint64_t* frame_size, const char* reason,
+                                                     kvpack_error** error);
+
+/* Takes bytes from the receiver, which may come at any time: a refusal ends a transfer early. `*used` are
+ * those up to the end of the answer. A failure is final.
+ *
+ * Errors: VALIDATION the answer is none, or of another transfer; INVALID_FRAME, JSON. */
+KVPACK_API kvpack_status kvpack_handoff_sender_push_reply(kvpack_handoff_sender* sender, uint32_t* step,
+                                                          uint64_t* used, const void* data, uint64_t size,
+                                                          kvpack_error** error);
+
+/* The receiver has closed.
+ *
+ * Errors: IO it has not answered; else as kvpack_handoff_sender_push_reply. */
+KVPACK_API kvpack_status kvpack_handoff_sender_end_reply(kvpack_handoff_sender* sender, uint32_t* step,
+                                                         kvpack_error** error);
+
+/* Why the receiver has refused.
+ *
+ * Errors: WRONG_STATE it has not. */
+KVPACK_API kvpack_status kvpack_handoff_sender_refusal(const kvpack_handoff_sender* sender,
+                                                       kvpack_handoff_refusal* out, kvpack_error** error);
+
+/* What was sealed. transfer_id belongs to the sender.
+ *
+ * Errors: WRONG_STATE before kvpack_handoff_sender_finish. */
+KVPACK_API kvpack_status kvpack_handoff_sender_seal(const kvpack_handoff_sender* sender,
+                                                    kvpack_handoff_seal* out, kvpack_error** error);
+
+/* How many segments have been added. */
+KVPACK_API uint64_t kvpack_handoff_sender_segment_count(const kvpack_handoff_sender* sender);
+
+/* Payload bytes of these segments. */
+KVPACK_API uint64_t kvpack_handoff_sender_total_bytes(const kvpack_handoff_sender* sender);
+
+/* Frees a sender. */
+KVPACK_API void kvpack_handoff_sender_free(kvpack_handoff_sender* sender);
+
+/* # Receiving
+ *
+ * The stream goes in; segments come out through the callbacks of a sink, each verified before it is shown,
+ * and what was received becomes live by one last call. */
+
+/* Receives one transfer. One thread at a time; all callbacks are called by the thread of the call. */
+typedef struct kvpack_handoff_receiver kvpack_handoff_receiver;
+
+/* The place that a sink lends for a segment. Exists during the callback. */
+typedef struct kvpack_handoff_place kvpack_handoff_place;
+
+/* The segments that a delta must have. Exists during the callback. */
+typedef struct kvpack_handoff_schedule kvpack_handoff_schedule;
+
+/* Adds the memory for the next `size` bytes of the payload. It is written before the payload is known to be
+ * good, until segment_ready.
+ *
+ * Errors: LIMIT more than the segment has. */
+KVPACK_API kvpack_status kvpack_handoff_place_add(kvpack_handoff_place* place, void* data, uint64_t size,
+                                                  kvpack_error** error);
+
+/* Adds the next target segment of the schedule; its component is not named. */
+KVPACK_API kvpack_status kvpack_handoff_schedule_add(kvpack_handoff_schedule* schedule,
+                                                     const kvpack_handoff_shape* row, kvpack_error** error);
+
+/* Gives the target segments that transfer tokens [prefix_cut, position), in the order of the wire. Any status
+ * but 0 says that there are none; the delta is then refused. */
+typedef kvpack_status (*kvpack_handoff_schedule_fn)(void* user, uint64_t position, uint64_t prefix_cut,
+                                                    kvpack_handoff_schedule* schedule);
+
+/* The engine's side of a transfer: a shadow of the state, which nothing live knows before `commit`. The order
+ * is begin; for each segment lend and segment_ready; prepare_commit; commit. `abort` comes exactly once for
+ * each begin that succeeded and was not committed. All but lend are needed. */
+typedef struct kvpack_handoff_sink {
+  uint64_t struct_size;
+  void* user; /* Must stay good until the receiver is freed. */
+
+  /* Opens the shadow. Having failed, it cleans up by itself: no abort follows. `begin` is good until commit
+   * or abort has returned. `*max_total_bytes` may be lowered to what the shadow has room for. */
+  kvpack_status (*begin)(void* user, const kvpack_handoff_begin* begin, uint64_t* max_total_bytes);
+
+  /* Lends the memory that a payload is received into, byte_len together, or nothing, which gives the segment
+   * a buffer of the library's. `component` counts in the begin. NULL: nothing is lent. */
+  kvpack_status (*lend)(void* user, const kvpack_handoff_segment* segment, uint64_t component,
+                        kvpack_handoff_place* place);
+
+  /* Stages a segment whose length and digest are right. `pieces` is the payload in order: the lent memory
+   * where lent is 1, else a buffer that is good during the call. */
+  kvpack_status (*segment_ready)(void* user, const kvpack_handoff_segment* segment, uint64_t component,
+                                 const kvpack_span* pieces, uint64_t piece_count, uint32_t lent);
+
+  /* Does everything that can still fail. */
+  kvpack_status (*prepare_commit)(void* user, const kvpack_handoff_seal* seal);
+
+  /* Makes the shadow live, all or nothing. */
+  kvpack_status (*commit)(void* user);
+
+  /* Drops the shadow. */
+  void (*abort)(void* user);
+} kvpack_handoff_sink;
+
+/* The highest generation that was committed under each key and epoch. KVPACK_ERR_REPLAY says that a
+ * generation is not above it, KVPACK_ERR_ZERO_GENERATION that it is 0. Both callbacks are needed. */
+typedef struct kvpack_handoff_ledger {
+  uint64_t struct_size;
+  void* user; /* Must stay good until the receiver is freed. */
+
+  /* Whether the generation is new. Writes nothing. */
+  kvpack_status (*admit)(void* user, const char* key_id, uint64_t key_id_size, uint64_t epoch,
+                         uint64_t generation);
+
+  /* Makes the generation the highest, durably: called between prepare_commit and commit. */
+  kvpack_status (*reserve)(void* user, const char* key_id, uint64_t key_id_size, uint64_t epoch,
+                           uint64_t generation);
+} kvpack_handoff_ledger;
+
+/* A key that seals are accepted from. Fixed for good. */
+typedef struct kvpack_handoff_accepted_key {
+  const char* key_id;
+  uint64_t key_id_size;
+  const kvpack_mac_key* key;
+  uint64_t minimum_epoch;
+} kvpack_handoff_accepted_key;
+
+/* How a stream is judged. The rules S1 to S9 are those of docs/protocol/handoff.md, Strict mode. */
+typedef struct kvpack_handoff_receiver_options {
+  uint64_t struct_size;
+  const kvpack_handoff_accepted_key* keys; /* Ids distinct. */
+  uint64_t key_count;
+  uint64_t max_clock_skew_ms; /* S4; 0: 30,000. */
+  uint64_t started_unix_ms;   /* S5: when this receiver loaded its ledger; 0: without the rule. */
+  uint64_t max_lifetime_ms;   /* S6; 0: 3,600,000. */
+  uint32_t max_segments;      /* S7; 0: 1,048,576. */
+  uint32_t max_header_bytes;  /* 0: 8,388,608. */
+  uint64_t max_total_bytes;   /* S8; 0: what the sink has room for. */
+  uint64_t max_payload_bytes; /* Of one segment; 0: 536,870,912. */
+  uint32_t lenient;           /* 1: S1 and S3 to S8 are off, which gives upstream's verdicts. */
+  uint32_t skip_times;        /* 1: S4 to S6 are off: for a recording that is judged without a clock. */
+  uint32_t recording;         /* 1: S9: the stream must end with its seal, and no ledger is needed. */
+  uint32_t refusals;          /* 1: the producer has asked to be told of a refusal. */
+  kvpack_handoff_schedule_fn schedule; /* NULL: deltas are refused. */
+  void* schedule_user;                 /* Must stay good until the receiver is freed. */
+  uint32_t unscheduled_deltas; /* 1: without schedule, an unexpected delta is judged by its cut alone. */
+  uint32_t reserved;
+} kvpack_handoff_receiver_options;
+
+/* What a producer offers, before anything of it has been judged. Pointers are good until the next call. */
+typedef struct kvpack_handoff_offer {
+  uint64_t struct_size;
+  const char* transfer_id;
+  uint64_t transfer_id_size;
+  uint64_t generation;
+  uint64_t created_unix_ms;
+  uint64_t expires_unix_ms;
+  const char* hmac_key_id;
+  uint64_t hmac_key_id_size;
+  uint64_t hmac_epoch;
+  const uint32_t* prompt_token_ids;
+  uint64_t prompt_token_count;
+  uint64_t prefix_cut;
+  uint32_t deferred;
+  uint32_t reserved;
+} kvpack_handoff_offer;
+
+/* The request that a transfer must answer. */
+typedef struct kvpack_handoff_expectations {
+  uint64_t struct_size;
+  kvpack_handoff_identity identity;
+  kvpack_id target_identity_sha256;
+  const kvpack_id* dflash_identity_sha256;     /* NULL: no such component may come. */
+  const kvpack_handoff_multimodal* multimodal; /* NULL: there may be none. */
+  const uint32_t* prompt_token_ids; /* The request without its last token; NULL: any, as the seal binds it. */
+  uint64_t prompt_token_count;
+  uint64_t max_context_tokens; /* Not 0. */
+  const char* request_id;      /* What the transfer id must begin with; NULL: any. */
+  uint64_t request_id_size;
+  const uint32_t* held_token_ids; /* The session's own history, for a delta. */
+  uint64_t held_token_count;
+} kvpack_handoff_expectations;
+
+/* By what and into what an offer is accepted. All is copied but what `user` points to. */
+typedef struct kvpack_handoff_accept_options {
+  uint64_t struct_size;
+  uint64_t now_unix_ms; /* The wall clock when the last byte of the begin frame arrived. */
+  const kvpack_handoff_sink* sink;
+  const kvpack_handoff_ledger* ledger;         /* NULL: for recordings only. */
+  const kvpack_handoff_expectations* expected; /* NULL: any transfer that a key of ours has sealed. */
+} kvpack_handoff_accept_options;
+
+/* Makes a receiver for one stream. */
+KVPACK_API kvpack_status kvpack_handoff_receiver_new(kvpack_handoff_receiver** out,
+                                                     const kvpack_handoff_receiver_options* options,
+                                                     kvpack_error** error);
+
+/* Push form: takes bytes of the stream until they are used up or a step other than KVPACK_HANDOFF_MORE is
+ * reached; `*used` says how many. The bytes may be anything. Any failure aborts the sink and is final: every
+ * later call gives the same.
+ *
+ * Errors: INVALID_FRAME, JSON the stream is none; MISSING_BEGIN; VALIDATION a rule is broken; PRODUCER_ABORT
+ * the producer gave up; what callbacks return, with callback and returned. */
+KVPACK_API kvpack_status kvpack_handoff_receiver_push(kvpack_handoff_receiver* receiver, uint32_t* step,
+                                                      uint64_t* used, const void* data, uint64_t size,
+                                                      kvpack_error** error);
+
+/* Pull form: where the next bytes of the stream belong; a payload goes straight into the lent memory. Good
+ * until the next call. NULL and 0 while a begin waits, and after the end or a failure. */
+KVPACK_API kvpack_status kvpack_handoff_receiver_want(kvpack_handoff_receiver* receiver, uint8_t** place,
+                                                      uint64_t* place_size, kvpack_error** error);
+
+/* The first `size` bytes of the place that kvpack_handoff_receiver_want gave have been filled.
+ *
+ * Errors: INVALID_ARGUMENT it is smaller; else as kvpack_handoff_receiver_push. */
+KVPACK_API kvpack_status kvpack_handoff_receiver_advance(kvpack_handoff_receiver* receiver, uint32_t* step,
+                                                         uint64_t size, kvpack_error** error);
+
+/* The stream has ended. A recording is committed by this call.
+ *
+ * Errors: IO, INVALID_FRAME it breaks off; else as kvpack_handoff_receiver_push. */
+KVPACK_API kvpack_status kvpack_handoff_receiver_end(kvpack_handoff_receiver* receiver, uint32_t* step,
+                                                     kvpack_error** error);
+
+/* What the producer offers, while the begin waits.
+ *
+ * Errors: WRONG_STATE no begin waits. */
+KVPACK_API kvpack_status kvpack_handoff_receiver_offer(const kvpack_handoff_receiver* receiver,
+                                                       kvpack_handoff_offer* out, kvpack_error** error);
+
+/* Judges the begin: ledger, times, the rules of a begin, expectations, and the sink's own begin.
+ *
+ * Errors: WRONG_STATE no begin waits; INVALID_ARGUMENT, STRUCT_SIZE, after which it still waits; VALIDATION,
+ * REPLAY, ZERO_GENERATION; what callbacks return. */
+KVPACK_API kvpack_status kvpack_handoff_receiver_accept(kvpack_handoff_receiver* receiver,
+                                                        const kvpack_handoff_accept_options* options,
+                                                        kvpack_error** error);
+
+/* Drops the transfer, unless it has committed or failed. Every later call then fails with `reason`, a code
+ * from 100 on, and `text`; NULL for KVPACK_ERR_CANCELLED and KVPACK_ERR_DEADLINE_EXCEEDED gives their own. */
+KVPACK_API kvpack_status kvpack_handoff_receiver_abort(kvpack_handoff_receiver* receiver,
+                                                       kvpack_status reason, const char* text,
+                                                       kvpack_error** error);
+
+/* What is to be sent to the producer, if it still can be: after KVPACK_HANDOFF_COMMITTED the acknowledgement;
+ * after a failure, where options->refusals was set and the ledger has not been asked to reserve, the refusal.
+ * NULL and 0 when there is nothing. */
+KVPACK_API const uint8_t* kvpack_handoff_receiver_reply(const kvpack_handoff_receiver* receiver,
+                                                        uint64_t* reply_size);
+
+/* How many segments have been verified. */
+KVPACK_API uint64_t kvpack_handoff_receiver_segment_count(const kvpack_handoff_receiver* receiver);
+
+/* Payload bytes of these segments. */
+KVPACK_API uint64_t kvpack_handoff_receiver_total_bytes(const kvpack_handoff_receiver* receiver);
+
+/* Frees a receiver; one that has not committed aborts its sink. */
+KVPACK_API void kvpack_handoff_receiver_free(kvpack_handoff_receiver* receiver);
 
 #ifdef __cplusplus
 }
