@@ -120,18 +120,17 @@ static void fault(Session* s, const char* text) {
 }
 
 /* Turns the outcome of a call into an answer. True when it was a success. Frees the error. */
-static int succeeded(Session* s, kvpack_status status, kvpack_error* error) {
+static int succeeded(Session* s, kvpack_status status, kvpack_error** error) {
   if (status == KVPACK_OK) return !s->failed;
-  if (!s->failed) {
-    if (status < 100 || status >= KVPACK_ERR_NO_MEMORY) {
-      fault(s, kvpack_error_message(error));
-    } else {
-      answer_only(s, kvpack_error_category(error));
-      append(s->answer, ":", 1);
-      append(s->answer, kvpack_error_message(error), strlen(kvpack_error_message(error)));
-    }
+  if (status < 100 || status >= KVPACK_ERR_NO_MEMORY) {
+    fault(s, kvpack_error_message(*error));
+  } else if (!s->failed) {
+    answer_only(s, kvpack_error_category(*error));
+    append(s->answer, ":", 1);
+    append(s->answer, kvpack_error_message(*error), strlen(kvpack_error_message(*error)));
   }
-  kvpack_error_free(error);
+  kvpack_error_free(*error);
+  *error = NULL;
   return 0;
 }
 
@@ -353,7 +352,10 @@ static Blob parse_bytes(Session* s, Word word) {
   } else if (!word_is(base, "-")) {
     draft_append_hex(s, &draft, base);
   }
-  while (!s->failed && rest.size != 0) apply_edit(s, &draft, cut_piece(&rest, '/'));
+  if (edited) {
+    do apply_edit(s, &draft, cut_piece(&rest, '/'));
+    while (!s->failed && rest.size != 0);
+  }
   if (draft.data == NULL) return blob;
   blob.data = own(s, draft.data);
   blob.size = draft.size;
@@ -570,7 +572,7 @@ static int want_epoch(Session* s, uint64_t epoch) {
     answer_only(s, "not_found:key epoch is outside the readable window");
     return 0;
   }
-  return succeeded(s, kvpack_keys_check_epoch(s->keys, epoch, &error), error);
+  return succeeded(s, kvpack_keys_check_epoch(s->keys, epoch, &error), &error);
 }
 
 static void set_keys(Session* s) {
@@ -614,8 +616,8 @@ static void set_keys(Session* s) {
   options.tenant = &tenant;
   options.epoch_roots = roots;
   options.only_epoch_roots = 1;
-  if (!succeeded(s, kvpack_keys_new(&keys, &options, &error), error)) return;
-  if (has_zero && !succeeded(s, kvpack_keys_check_epoch(keys, 0, &error), error)) {
+  if (!succeeded(s, kvpack_keys_new(&keys, &options, &error), &error)) return;
+  if (has_zero && !succeeded(s, kvpack_keys_check_epoch(keys, 0, &error), &error)) {
     kvpack_keys_free(keys);
     return;
   }
@@ -631,7 +633,7 @@ static void run_object(Session* s, uint32_t kind) {
   const Blob blob = read_bytes(s);
   read_end(s);
   if (s->failed) return;
-  if (succeeded(s, kvpack_object_check(&again, kind, blob.data, blob.size, &error), error))
+  if (succeeded(s, kvpack_object_check(&again, kind, blob.data, blob.size, &error), &error))
     put_result(s, again);
 }
 
@@ -641,7 +643,7 @@ static void run_object_id(Session* s, uint32_t kind) {
   const Blob blob = read_bytes(s);
   read_end(s);
   if (s->failed) return;
-  if (succeeded(s, kvpack_object_id(&id, kind, blob.data, blob.size, &error), error)) put_id(s, &id);
+  if (succeeded(s, kvpack_object_id(&id, kind, blob.data, blob.size, &error), &error)) put_id(s, &id);
 }
 
 static void run_family(Session* s) {
@@ -687,14 +689,14 @@ static void run_rotation_id(Session* s) {
 static kvpack_family* decode_family(Session* s, Blob blob) {
   kvpack_family* family = NULL;
   kvpack_error* error = NULL;
-  if (!s->failed) succeeded(s, kvpack_family_decode(&family, blob.data, blob.size, &error), error);
+  if (!s->failed) succeeded(s, kvpack_family_decode(&family, blob.data, blob.size, &error), &error);
   return family;
 }
 
 static kvpack_manifest* decode_manifest(Session* s, Blob blob) {
   kvpack_manifest* manifest = NULL;
   kvpack_error* error = NULL;
-  if (!s->failed) succeeded(s, kvpack_manifest_decode(&manifest, blob.data, blob.size, &error), error);
+  if (!s->failed) succeeded(s, kvpack_manifest_decode(&manifest, blob.data, blob.size, &error), &error);
   return manifest;
 }
 
@@ -704,7 +706,7 @@ static void run_valid_family(Session* s) {
   const Blob blob = read_bytes(s);
   read_end(s);
   family = decode_family(s, blob);
-  if (family != NULL) succeeded(s, kvpack_family_validate(family, &error), error);
+  if (family != NULL) succeeded(s, kvpack_family_validate(family, &error), &error);
   kvpack_family_free(family);
 }
 
@@ -725,7 +727,7 @@ static void run_valid_manifest(Session* s) {
   limits.max_states = (uint32_t)states;
   limits.max_chunks_per_state = (uint32_t)chunks;
   manifest = decode_manifest(s, blob);
-  if (manifest != NULL) succeeded(s, kvpack_manifest_validate(manifest, &limits, &error), error);
+  if (manifest != NULL) succeeded(s, kvpack_manifest_validate(manifest, &limits, &error), &error);
   kvpack_manifest_free(manifest);
 }
 
@@ -738,7 +740,7 @@ static void encode_frame(Session* s) {
   const Blob plaintext = read_bytes(s);
   read_end(s);
   if (s->failed) return;
-  if (succeeded(s, kvpack_frame_encode(&frame, codec, plaintext.data, plaintext.size, &error), error))
+  if (succeeded(s, kvpack_frame_encode(&frame, codec, plaintext.data, plaintext.size, &error), &error))
     put_result(s, frame);
 }
 
@@ -751,7 +753,7 @@ static void decode_frame(Session* s) {
   read_end(s);
   if (s->failed) return;
   if (succeeded(s, kvpack_frame_decode(&plaintext, codec, frame.data, frame.size, expected_bytes, &error),
-                error))
+                &error))
     put_result(s, plaintext);
 }
 
@@ -766,7 +768,7 @@ static void encode_sidecar(Session* s) {
   if (s->failed) return;
   if (succeeded(s,
                 kvpack_sidecar_derive(&sidecar, plane.data, plane.size, tokens, channels, max_sinks, &error),
-                error))
+                &error))
     put_result(s, sidecar);
 }
 
@@ -786,7 +788,7 @@ static void encode_transform_execute(Session* s) {
   if (succeeded(s,
                 kvpack_transform_execute(&result, descriptor.data, descriptor.size, &shape, plane.data,
                                          plane.size, &error),
-                error))
+                &error))
     put_result(s, result);
 }
 
@@ -797,7 +799,7 @@ static void encode_transform_inverse(Session* s) {
   const uint64_t index = read_number(s);
   read_end(s);
   if (s->failed) return;
-  if (!succeeded(s, kvpack_transform_inverse(&op, descriptor.data, descriptor.size, index, &error), error))
+  if (!succeeded(s, kvpack_transform_inverse(&op, descriptor.data, descriptor.size, index, &error), &error))
     return;
   if (op == NULL) {
     put_text(s, "none");
@@ -812,7 +814,7 @@ static void encode_rotation_qwen25(Session* s) {
   const kvpack_id model = read_id(s);
   read_end(s);
   if (s->failed) return;
-  if (succeeded(s, kvpack_rotation_qwen25(&rotation, &model, &error), error)) put_result(s, rotation);
+  if (succeeded(s, kvpack_rotation_qwen25(&rotation, &model, &error), &error)) put_result(s, rotation);
 }
 
 /* ---- chunks ---- */
@@ -848,7 +850,7 @@ static void encode_chunk(Session* s) {
   options.random = give_script;
   options.random_user = &box;
   if (succeeded(s, kvpack_chunk_encode(&ref, s->object, KVPACK_MAX_CHUNK_OBJECT_BYTES, &options, &error),
-                error)) {
+                &error)) {
     put_ref(s, &ref);
     put_bytes(s, s->object, ref.object_bytes);
   }
@@ -887,9 +889,9 @@ static void decode_chunk(Session* s) {
   if (succeeded(s,
                 kvpack_chunk_open(&plaintext, &plaintext_size, object.data, object.size, &expected,
                                   s->scratch, &error),
-                error) &&
+                &error) &&
       !s->verdict_only &&
-      succeeded(s, kvpack_chunk_inspect(&info, object.data, object.size, &error), error)) {
+      succeeded(s, kvpack_chunk_inspect(&info, object.data, object.size, &error), &error)) {
     put_bytes(s, plaintext, plaintext_size);
     if (info.sidecar == NULL) {
       put_text(s, "none");
@@ -947,7 +949,7 @@ static void encode_pack(Session* s) {
   options.encrypt = (uint32_t)box.encrypt;
   options.random = give_script;
   options.random_user = &box;
-  if (succeeded(s, kvpack_pack_encode(&pack, manifest, &options, &error), error)) {
+  if (succeeded(s, kvpack_pack_encode(&pack, manifest, &options, &error), &error)) {
     put_id(s, kvpack_manifest_id(manifest));
     put_result(s, pack);
   }
@@ -964,8 +966,8 @@ static void decode_pack(Session* s) {
   read_end(s);
   if (s->failed || !want_epoch(s, epoch)) return;
   options = pack_options(s, epoch);
-  if (succeeded(s, kvpack_pack_open(&manifest, NULL, pack.data, pack.size, &options, &error), error) &&
-      succeeded(s, kvpack_manifest_encode(manifest, &object, &error), error))
+  if (succeeded(s, kvpack_pack_open(&manifest, NULL, pack.data, pack.size, &options, &error), &error) &&
+      succeeded(s, kvpack_manifest_encode(manifest, &object, &error), &error))
     put_result(s, object);
   kvpack_manifest_free(manifest);
 }
@@ -979,7 +981,7 @@ static void decode_pack_verify(Session* s) {
   read_end(s);
   if (s->failed || !want_epoch(s, epoch)) return;
   options = pack_options(s, epoch);
-  if (succeeded(s, kvpack_pack_verify(&header, pack.data, pack.size, &options, &error), error))
+  if (succeeded(s, kvpack_pack_verify(&header, pack.data, pack.size, &options, &error), &error))
     put_header(s, &header);
 }
 
@@ -989,7 +991,8 @@ static void decode_pack_header(Session* s) {
   const Blob pack = read_bytes(s);
   read_end(s);
   if (s->failed) return;
-  if (succeeded(s, kvpack_pack_inspect(&header, pack.data, pack.size, &error), error)) put_header(s, &header);
+  if (succeeded(s, kvpack_pack_inspect(&header, pack.data, pack.size, &error), &error))
+    put_header(s, &header);
 }
 
 /* ---- identities ---- */
@@ -1000,7 +1003,7 @@ static void encode_semantic_model_id(Session* s) {
   const kvpack_model model = read_model(s);
   read_end(s);
   if (s->failed) return;
-  if (succeeded(s, kvpack_model_id(&id, &model, &error), error)) put_id(s, &id);
+  if (succeeded(s, kvpack_model_id(&id, &model, &error), &error)) put_id(s, &id);
 }
 
 static void encode_namespace_id(Session* s) {
@@ -1009,7 +1012,7 @@ static void encode_namespace_id(Session* s) {
   const Blob name = read_bytes(s);
   read_end(s);
   if (s->failed || !want_keys(s)) return;
-  if (succeeded(s, kvpack_keys_namespace_id(s->keys, &id, name.data, name.size, &error), error))
+  if (succeeded(s, kvpack_keys_namespace_id(s->keys, &id, name.data, name.size, &error), &error))
     put_id(s, &id);
 }
 
@@ -1027,7 +1030,7 @@ static void encode_tenant_namespace(Session* s) {
   if (s->failed) return;
   if (succeeded(
           s, kvpack_tenant_namespace(&id, stable_root.data, stable_root.size, name.data, name.size, &error),
-          error))
+          &error))
     put_id(s, &id);
 }
 
@@ -1038,7 +1041,7 @@ static void encode_auxiliary_root(Session* s) {
   const kvpack_auxiliary_input* pairs = read_pairs(s, &count);
   read_end(s);
   if (s->failed || !want_keys(s)) return;
-  if (succeeded(s, kvpack_auxiliary_root(&id, s->keys, pairs, count, &error), error)) put_id(s, &id);
+  if (succeeded(s, kvpack_auxiliary_root(&id, s->keys, pairs, count, &error), &error)) put_id(s, &id);
 }
 
 static void put_chain(Session* s, const kvpack_prefix_chain* chain) {
@@ -1047,7 +1050,7 @@ static void put_chain(Session* s, const kvpack_prefix_chain* chain) {
   const kvpack_prefix_node* nodes = kvpack_prefix_chain_nodes(chain);
   const uint64_t count = kvpack_prefix_chain_node_count(chain);
   uint64_t i;
-  if (!succeeded(s, kvpack_prefix_chain_cut(chain, &cut, &error), error)) return;
+  if (!succeeded(s, kvpack_prefix_chain_cut(chain, &cut, &error), &error)) return;
   put_id(s, &cut.token_root);
   put_id(s, &cut.auxiliary_root);
   put_number(s, cut.token_count);
@@ -1076,9 +1079,9 @@ static void encode_input_cut(Session* s) {
   if (succeeded(s,
                 kvpack_prefix_chain_new(&chain, s->keys, &model, kvpack_family_id(family), pairs, pair_count,
                                         &error),
-                error) &&
-      succeeded(s, kvpack_prefix_chain_push(chain, tokens, token_count, &error), error) &&
-      succeeded(s, kvpack_prefix_chain_finish(chain, &error), error))
+                &error) &&
+      succeeded(s, kvpack_prefix_chain_push(chain, tokens, token_count, &error), &error) &&
+      succeeded(s, kvpack_prefix_chain_finish(chain, &error), &error))
     put_chain(s, chain);
   kvpack_prefix_chain_free(chain);
   kvpack_family_free(family);
@@ -1102,7 +1105,7 @@ static void encode_content_id(Session* s) {
   if (succeeded(s,
                 kvpack_content_id(&id, s->keys, kvpack_family_id(family), &state, &span, plaintext.data,
                                   plaintext.size, &error),
-                error))
+                &error))
     put_id(s, &id);
   kvpack_family_free(family);
 }
@@ -1140,7 +1143,7 @@ static void encode_object_key(Session* s) {
   options.salt_size = box.salt.size;
   options.nonce = box.nonce.data;
   options.nonce_size = box.nonce.size;
-  if (succeeded(s, kvpack_object_key(&id, &options, &error), error)) put_id(s, &id);
+  if (succeeded(s, kvpack_object_key(&id, &options, &error), &error)) put_id(s, &id);
   kvpack_family_free(family);
 }
 
@@ -1151,7 +1154,7 @@ static void encode_rotation_abi(Session* s) {
   const kvpack_id rotation = read_id(s);
   read_end(s);
   if (s->failed) return;
-  if (succeeded(s, kvpack_rotation_abi(&id, &base, &rotation, &error), error)) put_id(s, &id);
+  if (succeeded(s, kvpack_rotation_abi(&id, &base, &rotation, &error), &error)) put_id(s, &id);
 }
 
 static void encode_restore_chain(Session* s) {
@@ -1161,7 +1164,7 @@ static void encode_restore_chain(Session* s) {
   const kvpack_id* ids = read_ids(s, &count);
   read_end(s);
   if (s->failed) return;
-  if (succeeded(s, kvpack_restore_chain_id(&id, ids, count, &error), error)) put_id(s, &id);
+  if (succeeded(s, kvpack_restore_chain_id(&id, ids, count, &error), &error)) put_id(s, &id);
 }
 
 /* ---- cut chain and Merkle tree ---- */
@@ -1215,7 +1218,7 @@ static void encode_cut_chain(Session* s) {
   options.tenant_namespace = read_id(s);
   read_policy(s, &options);
   if (s->failed) return;
-  if (succeeded(s, kvpack_cut_chain_new(&chain, &options, &error), error))
+  if (succeeded(s, kvpack_cut_chain_new(&chain, &options, &error), &error))
     while (s->next < s->word_count && !s->failed) put_push(s, chain, read_word(s));
   kvpack_cut_chain_free(chain);
 }
@@ -1226,7 +1229,7 @@ static void encode_merkle_root(Session* s) {
   size_t count = 0;
   const kvpack_span* leaves = read_rest(s, &count);
   if (s->failed) return;
-  if (succeeded(s, kvpack_merkle_root(&root, leaves, count, &error), error)) put_id(s, &root);
+  if (succeeded(s, kvpack_merkle_root(&root, leaves, count, &error), &error)) put_id(s, &root);
 }
 
 static void encode_merkle_path(Session* s) {
@@ -1240,7 +1243,7 @@ static void encode_merkle_path(Session* s) {
   if (s->failed) return;
   if (!succeeded(s,
                  kvpack_merkle_path(path, KVPACK_MAX_MERKLE_PATH, &path_count, leaves, count, index, &error),
-                 error))
+                 &error))
     return;
   for (i = 0; i < path_count; ++i) put_id(s, &path[i]);
 }
@@ -1256,7 +1259,7 @@ static void verdict_merkle_path(Session* s) {
   path = own_array(s, s->word_count - s->next, sizeof(*path));
   while (s->next < s->word_count && !s->failed) path[path_count++] = read_id(s);
   if (s->failed) return;
-  succeeded(s, kvpack_merkle_verify(&leaf_hash, index, count, path, path_count, &root, &error), error);
+  succeeded(s, kvpack_merkle_verify(&leaf_hash, index, count, path, path_count, &root, &error), &error);
 }
 
 /* ---- pack sets ---- */
@@ -1278,18 +1281,18 @@ static void add_pack_to_set(Session* s, kvpack_pack_set_writer* writer, const kv
   uint64_t chunk;
   memset(&info, 0, sizeof(info));
   info.struct_size = sizeof(info);
-  if (!succeeded(s, kvpack_pack_inspect(&header, pack->data, pack->size, &error), error)) return;
+  if (!succeeded(s, kvpack_pack_inspect(&header, pack->data, pack->size, &error), &error)) return;
   if (!want_epoch(s, header.key_epoch)) return;
   options = pack_options(s, header.key_epoch);
-  if (!succeeded(s, kvpack_pack_open(&manifest, NULL, pack->data, pack->size, &options, &error), error))
+  if (!succeeded(s, kvpack_pack_open(&manifest, NULL, pack->data, pack->size, &options, &error), &error))
     return;
-  succeeded(s, kvpack_manifest_get_info(manifest, &info, &error), error);
+  succeeded(s, kvpack_manifest_get_info(manifest, &info, &error), &error);
   for (state = 0; state < info.state_count; ++state) {
     const uint64_t count = kvpack_manifest_chunk_count(manifest, state);
     for (chunk = 0; chunk < count && !s->failed; ++chunk) {
       kvpack_chunk_ref ref;
       size_t i = 0;
-      if (!succeeded(s, kvpack_manifest_chunk(manifest, NULL, &ref, state, chunk, &error), error)) break;
+      if (!succeeded(s, kvpack_manifest_chunk(manifest, NULL, &ref, state, chunk, &error), &error)) break;
       while (i < object_count && (objects[i].data == NULL || memcmp((const uint8_t*)objects[i].data + 144,
                                                                     ref.object_key.bytes, 32) != 0))
         ++i;
@@ -1298,12 +1301,12 @@ static void add_pack_to_set(Session* s, kvpack_pack_set_writer* writer, const kv
         break;
       }
       succeeded(s, kvpack_pack_set_writer_add_chunk(writer, &ref, objects[i].data, objects[i].size, &error),
-                error);
+                &error);
       objects[i].data = NULL;
     }
   }
   if (!s->failed)
-    succeeded(s, kvpack_pack_set_writer_add_pack(writer, pack->data, pack->size, manifest, &error), error);
+    succeeded(s, kvpack_pack_set_writer_add_pack(writer, pack->data, pack->size, manifest, &error), &error);
   kvpack_manifest_free(manifest);
 }
 
@@ -1339,12 +1342,12 @@ static void encode_pack_set(Session* s) {
   options.keys = s->keys;
   options.append = append_to_text;
   options.append_user = &file;
-  if (!s->failed && succeeded(s, kvpack_pack_set_writer_new(&writer, &options, &error), error)) {
+  if (!s->failed && succeeded(s, kvpack_pack_set_writer_new(&writer, &options, &error), &error)) {
     for (i = 0; i < pack_count && !s->failed; ++i)
       add_pack_to_set(s, writer, &files[i], files + pack_count, file_count - (size_t)pack_count);
     for (i = (size_t)pack_count; i < file_count; ++i)
       if (files[i].data != NULL) answer_only(s, NOT_CANONICAL);
-    if (!s->failed && succeeded(s, kvpack_pack_set_writer_finish(writer, NULL, &error), error))
+    if (!s->failed && succeeded(s, kvpack_pack_set_writer_finish(writer, NULL, &error), &error))
       put_bytes(s, (const uint8_t*)file.data, file.size);
   }
   kvpack_pack_set_writer_free(writer);
@@ -1361,7 +1364,7 @@ static kvpack_pack_set* open_set(Session* s, Blob file) {
   options.keys = s->keys;
   options.data = file.data;
   options.data_size = file.size;
-  succeeded(s, kvpack_pack_set_open(&set, &options, &error), error);
+  succeeded(s, kvpack_pack_set_open(&set, &options, &error), &error);
   return set;
 }
 
@@ -1376,7 +1379,7 @@ static void decode_pack_set_open(Session* s) {
   if (set == NULL) return;
   memset(&info, 0, sizeof(info));
   info.struct_size = sizeof(info);
-  if (succeeded(s, kvpack_pack_set_get_info(set, &info, &error), error)) {
+  if (succeeded(s, kvpack_pack_set_get_info(set, &info, &error), &error)) {
     put_id(s, &info.tenant);
     put_number(s, info.key_epoch);
     put_id(s, &info.head_manifest_id);
@@ -1397,7 +1400,7 @@ static void verdict_pack_set(Session* s) {
   set = open_set(s, file);
   if (set == NULL) return;
   s->verdict_only = 0; /* The level is part of this verdict. */
-  if (succeeded(s, kvpack_pack_set_verify(set, &report, NULL, &error), error))
+  if (succeeded(s, kvpack_pack_set_verify(set, &report, NULL, &error), &error))
     put_text(s, kvpack_report_level_name(report));
   kvpack_report_free(report);
   kvpack_pack_set_free(set);
@@ -1415,8 +1418,8 @@ static void decode_pack_set_record(Session* s) {
   if (set == NULL) return;
   memset(&entry, 0, sizeof(entry));
   entry.struct_size = sizeof(entry);
-  if (succeeded(s, kvpack_pack_set_get_entry(set, &entry, index, &error), error) &&
-      succeeded(s, kvpack_pack_set_read(set, &object, index, &error), error)) {
+  if (succeeded(s, kvpack_pack_set_get_entry(set, &entry, index, &error), &error) &&
+      succeeded(s, kvpack_pack_set_read(set, &object, index, &error), &error)) {
     put_number(s, entry.kind);
     put_result(s, object);
   }
@@ -1428,7 +1431,7 @@ static void verdict_pack_set_footer(Session* s) {
   const Blob page = read_exact(s, PAGE_BYTES);
   read_end(s);
   if (s->failed) return;
-  succeeded(s, kvpack_pack_set_check_footer(NULL, page.data, page.size, s->keys, &error), error);
+  succeeded(s, kvpack_pack_set_check_footer(NULL, page.data, page.size, s->keys, &error), &error);
 }
 
 static void encode_pack_set_proof(Session* s) {
@@ -1439,7 +1442,7 @@ static void encode_pack_set_proof(Session* s) {
   const uint64_t index = read_number(s);
   read_end(s);
   set = open_set(s, file);
-  if (set != NULL && succeeded(s, kvpack_pack_set_prove(set, &proof, index, &error), error))
+  if (set != NULL && succeeded(s, kvpack_pack_set_prove(set, &proof, index, &error), &error))
     put_result(s, proof);
   kvpack_pack_set_free(set);
 }
@@ -1455,7 +1458,7 @@ static void verdict_pack_set_proof(Session* s) {
   succeeded(s,
             kvpack_pack_set_check_proof(NULL, NULL, proof.data, proof.size, s->keys, has_record, record.data,
                                         record.size, &error),
-            error);
+            &error);
 }
 
 /* ---- canonical JSON ---- */
@@ -1475,7 +1478,7 @@ static void encode_canonical_json(Session* s) {
     kvpack_error_free(error);
     return;
   }
-  if (succeeded(s, status, error)) put_result(s, json);
+  if (succeeded(s, status, &error)) put_result(s, json);
 }
 
 static void verdict_canonical_json(Session* s) {
@@ -1484,7 +1487,7 @@ static void verdict_canonical_json(Session* s) {
   const Blob text = read_bytes(s);
   read_end(s);
   if (s->failed) return;
-  succeeded(s, kvpack_json_check(text.data, text.size, max_bytes, &error), error);
+  succeeded(s, kvpack_json_check(text.data, text.size, max_bytes, &error), &error);
 }
 
 /* ---- the conversation ---- */
