@@ -222,7 +222,7 @@ std::vector<Fault> faults() {
       {"F12", "semantics:contiguous family cannot require strided token gathering",
        [](auto& f) { f.states[0].token_axis_rule = TokenAxisRule::kGather; }},
       {"F5", "semantics:family states are not unique canonical order",
-       [](auto& f) { f.states[1].key.name = "a"; }},
+       [](auto& f) { f.states[1].key.name = std::string("a"); }},
       {"F8", one, [](auto& f) { f.states[1].dimensions[0] = 6; }},
       {"F10", "semantics:family elements-per-token is not canonical",
        [](auto& f) { f.states[1].elements_per_token = 5; }},

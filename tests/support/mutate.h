@@ -29,7 +29,7 @@ Bytes with_le(ByteSpan bytes, std::size_t offset, U value) {
 
 inline Bytes with_bytes(ByteSpan bytes, std::size_t offset, ByteSpan piece) {
   Bytes out = copy_of(bytes);
-  std::ranges::copy(piece, MutableByteSpan(out).subspan(offset).begin());
+  for (std::size_t i = 0; i < piece.size(); ++i) out.at(offset + i) = piece[i];
   return out;
 }
 
