@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "kvpack/base/hex.h"
+#include "support/paths.h"
 
 namespace kvpack {
 namespace {
@@ -42,7 +43,8 @@ TEST(CanonicalJson, WritesAtomsAndEmptyContainers) {
 }
 
 TEST(CanonicalJson, MatchesTheVectors) {
-  std::ifstream file(KVPACK_SOURCE_DIR "/conformance/vectors/handoff_vectors.json", std::ios::binary);
+  std::ifstream file(kvpack::testing::source_dir() + "/conformance/vectors/handoff_vectors.json",
+                     std::ios::binary);
   const std::string raw((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const auto vectors = parse_json(byte_view(raw), 64U << 20);
   ASSERT_TRUE(vectors.has_value());
