@@ -406,8 +406,8 @@ Status rename_no_replace(Directory& from, std::string_view name, Directory& to, 
   return unlinked;
 }
 
-Result<Bytes> read_file_bounded(FileSystem& fs, std::string_view path, std::uint64_t max_bytes) {
-  KVPACK_TRY_ASSIGN(const auto file, fs.open_file(path, Links::kFollow));
+Result<Bytes> read_file_bounded(FileSystem& fs, std::string_view path, std::uint64_t max_bytes, Links links) {
+  KVPACK_TRY_ASSIGN(const auto file, fs.open_file(path, links));
   KVPACK_TRY_ASSIGN(const FileFacts facts, file->facts());
   if (facts.size_bytes > max_bytes)
     return fail(ErrorCode::kLimit,
@@ -419,7 +419,11 @@ Result<Bytes> read_file_bounded(FileSystem& fs, std::string_view path, std::uint
   if (read.has_value()) {
     KVPACK_TRY_ASSIGN(more, file->read_some(facts.size_bytes, {&probe, 1}));
   }
-  if (more != 0 || (!read.has_value() && read.error().code == ErrorCode::kTruncated))
+  KVPACK_TRY_ASSIGN(const FileFacts after, file->facts());
+  const bool same = after.size_bytes == facts.size_bytes &&
+                    after.modification_time_ns == facts.modification_time_ns &&
+                    after.change_time_ns == facts.change_time_ns;
+  if (more != 0 || !same || (!read.has_value() && read.error().code == ErrorCode::kTruncated))
     return fail(ErrorCode::kIo, "file changed while it was read: " + std::string(path));
   if (!read.has_value()) return read.error();
   return bytes;

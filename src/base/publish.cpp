@@ -206,6 +206,9 @@ Result<bool> Publication::target_is_equal(std::string_view name) const {
   if (facts.size_bytes != size_bytes()) return false;
   Bytes ours(static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes(), kCompareBytes)));
   Bytes theirs(ours.size());
+  // What is published may be a key.
+  const WipeOnExit wipe_ours(ours);
+  const WipeOnExit wipe_theirs(theirs);
   for (std::uint64_t at = 0; at < size_bytes();) {
     const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes() - at, ours.size()));
     KVPACK_TRY(read_exactly(*file_, at, MutableByteSpan(ours).first(n)));

@@ -9,6 +9,7 @@
 #include "cli/object_folders.h"
 #include "kvpack/core/chain.h"
 #include "kvpack/core/expectation.h"
+#include "kvpack/core/pack_set_proof.h"
 #include "kvpack/core/pack_set_verify.h"
 
 namespace kvpack::cli {
@@ -23,8 +24,14 @@ struct FolderOptions {
 Result<FileSource> open_named(FileSystem& fs, const std::string& path);
 /// A named file, whole. @error kIo; kLimit it is longer
 Result<Bytes> read_named(FileSystem& fs, const std::string& path, std::uint64_t max_bytes);
+/// A named pack, whole. @error as read_pack_file
+Result<Bytes> read_named_pack(FileSystem& fs, const std::string& path);
 /// The first bytes of a file, at most one page.
 Result<Bytes> read_head(FileSource& file);
+
+/// A proof as `set prove` prints it: canonical JSON, with or without a line end behind it.
+/// @error kReserved it is no proof, or not in canonical form; kBounds it is longer than any
+Result<PackSetProof> read_proof(ByteSpan text);
 
 /// A cut that has been opened: its chain and where its objects come from.
 class OpenedCut {

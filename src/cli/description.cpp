@@ -10,7 +10,6 @@ namespace kvpack::cli {
 
 namespace {
 
-constexpr std::uint64_t kMaxPlaneFileBytes = std::uint64_t{1} << 40;
 constexpr std::uint64_t kMaxTokensFileBytes = std::uint64_t{1} << 30;
 
 Result<Id32> read_id(const JsonFields& fields, std::string_view key) {
@@ -261,41 +260,50 @@ JsonValue state_json(const StaticState& fixed, const RealizedState& realized,
   return state;
 }
 
-Result<PlaneView> load_plane(const StaticState& state, const DescribedPlane& plane, const Bytes& file) {
-  PlaneView view;
-  view.token_start = plane.token_start;
-  view.token_count = plane.token_count;
-  view.byte_strides = plane.byte_strides;
-  std::size_t offset = 0;
-  if (plane.npy) {
-    if (!plane.byte_strides.empty())
-      return in_state(usage_error("a .npy plane is row-major and takes no byte_strides"), state.key);
-    auto header = parse_npy(file, state.dtype);
-    if (!header.has_value()) return in_state(std::move(header.error()), state.key);
-    if (header->shape != detail::shape_with_tokens(state, plane.token_count).dimensions)
-      return in_state(fail(ErrorCode::kState, "shape of the .npy plane is not that of the description"),
-                      state.key);
-    offset = header->data_offset;
-  }
-  auto layout = plane.byte_strides.empty()
-                    ? PlaneLayout::row_major(state, plane.token_count)
-                    : PlaneLayout::strided(state, plane.token_count, plane.byte_strides);
-  if (!layout.has_value()) return in_state(std::move(layout.error()), state.key);
-  if (file.size() - offset != layout->footprint_bytes())
-    return in_state(fail(ErrorCode::kState, "plane file does not have the size of its shape")
-                        .with("found", std::to_string(file.size() - offset))
-                        .with("expected", std::to_string(layout->footprint_bytes())),
-                    state.key);
-  view.bytes = ByteSpan(file).subspan(offset);
-  return view;
-}
-
 Result<Bytes> read_named(FileSystem& fs, const std::string& folder, const std::string& name,
                          std::uint64_t max_bytes) {
   const std::string path = name.starts_with('/') ? name : join_path(folder, name);
   auto bytes = read_file_bounded(fs, path, max_bytes);
   if (!bytes.has_value()) return as_named_file(std::move(bytes.error()));
   return bytes;
+}
+
+/// A .npy header that is longer than this is none that NumPy writes.
+constexpr std::uint64_t kMaxNpyHeaderBytes = 65'536 + 12;
+
+Result<PlaneView> load_plane(FileSystem& fs, const StaticState& state, const DescribedPlane& plane,
+                             const std::string& folder, Bytes& file) {
+  if (plane.npy && !plane.byte_strides.empty())
+    return usage_error("a .npy plane is row-major and takes no byte_strides");
+  KVPACK_TRY_ASSIGN(const PlaneLayout layout,
+                    plane.byte_strides.empty()
+                        ? PlaneLayout::row_major(state, plane.token_count)
+                        : PlaneLayout::strided(state, plane.token_count, plane.byte_strides));
+  const auto wrong_size = [&](const std::string& found) {
+    return fail(ErrorCode::kState, "plane file does not have the size of its shape")
+        .with("found", found)
+        .with("expected", std::to_string(layout.footprint_bytes()));
+  };
+  const auto max = checked_add(layout.footprint_bytes(), plane.npy ? kMaxNpyHeaderBytes : 0);
+  auto bytes = read_named(fs, folder, plane.file, max.value_or(layout.footprint_bytes()));
+  if (!bytes.has_value() && bytes.error().code == ErrorCode::kLimit) return wrong_size("more");
+  if (!bytes.has_value()) return std::move(bytes.error());
+  file = *std::move(bytes);
+  PlaneView view;
+  view.token_start = plane.token_start;
+  view.token_count = plane.token_count;
+  view.byte_strides = plane.byte_strides;
+  std::size_t offset = 0;
+  if (plane.npy) {
+    KVPACK_TRY_ASSIGN(const NpyHeader header, parse_npy(file, state.dtype));
+    if (header.shape != detail::shape_with_tokens(state, plane.token_count).dimensions)
+      return fail(ErrorCode::kState, "shape of the .npy plane is not that of the description");
+    offset = header.data_offset;
+  }
+  if (file.size() - offset != layout.footprint_bytes())
+    return wrong_size(std::to_string(file.size() - offset));
+  view.bytes = ByteSpan(file).subspan(offset);
+  return view;
 }
 
 }  // namespace
@@ -382,11 +390,10 @@ Result<LoadedInput> load_input(FileSystem& fs, const Description& description, c
   bool chosen = false;
   for (std::size_t i = 0; i < states.size(); ++i) {
     const DescribedPlane& plane = description.planes[i];
-    auto bytes = read_named(fs, folder, plane.file, kMaxPlaneFileBytes);
-    if (!bytes.has_value()) return in_state(std::move(bytes.error()), states[i].key);
-    input.files.push_back(*std::move(bytes));
-    KVPACK_TRY_ASSIGN(PlaneView view, load_plane(states[i], plane, input.files.back()));
-    input.planes.push_back(std::move(view));
+    input.files.emplace_back();
+    auto view = load_plane(fs, states[i], plane, folder, input.files.back());
+    if (!view.has_value()) return in_state(std::move(view.error()), states[i].key);
+    input.planes.push_back(*std::move(view));
     input.sidecar_sinks.push_back(plane.sidecar_sinks);
     input.chunk_tokens.push_back(plane.chunk_tokens);
     chosen = chosen || !plane.chunk_tokens.empty();
@@ -424,8 +431,11 @@ Result<Identity> parse_identity(ByteSpan json) {
   KVPACK_TRY_ASSIGN(const JsonFields fields,
                     JsonFields::open(value, kIdentityFieldNames, UnknownKeys::kRefuse, root));
   Identity identity;
+  bool any = false;
   for (const std::string_view name : kIdentityFieldNames) {
-    if (fields.optional(name) == nullptr) continue;
+    if (fields.find(name) == nullptr)
+      continue;  // A null is refused below: a check must not fall away by accident.
+    any = true;
     if (name == "token_count") {
       KVPACK_TRY_ASSIGN(const auto count, fields.number<std::uint64_t>(name));
       identity[name] = std::to_string(count);
@@ -434,6 +444,7 @@ Result<Identity> parse_identity(ByteSpan json) {
       identity[name] = id.hex();
     }
   }
+  if (!any) return fail(ErrorCode::kJson, "an identity needs at least one field");
   return identity;
 }
 

@@ -21,6 +21,7 @@ struct ExplainOptions {
 struct Explained {
   Identity identity;
   std::optional<RepresentationFamily> family;
+  bool authenticated = false;
 };
 
 Result<Explained> identify_manifest(const CutManifest& manifest, const Id32& manifest_id) {
@@ -34,16 +35,18 @@ Result<Explained> identify_json(ByteSpan json) {
   KVPACK_TRY_ASSIGN(const JsonValue value, parse_json(json, 256U << 20));
   if (!is_description(value)) {
     KVPACK_TRY_ASSIGN(Identity identity, parse_identity(json));
-    return Explained{std::move(identity), std::nullopt};
+    return Explained{std::move(identity), std::nullopt, false};
   }
   KVPACK_TRY_ASSIGN(const Description description, parse_description(json));
-  return Explained{identity_of(description), description.family.family()};
+  return Explained{identity_of(description), description.family.family(), false};
 }
 
 Result<Explained> identify_pack(ByteSpan pack, const KeyRing* keys) {
   if (keys != nullptr) {
     KVPACK_TRY_ASSIGN(const OpenedPack opened, open_pack(pack, *keys));
-    return identify_manifest(opened.manifest, opened.header.manifest_id);
+    KVPACK_TRY_ASSIGN(Explained explained, identify_manifest(opened.manifest, opened.header.manifest_id));
+    explained.authenticated = true;
+    return explained;
   }
   KVPACK_TRY_ASSIGN(const UnauthenticatedPack checked, check_pack_without_keys(pack));
   if (!checked.manifest) return fail(ErrorCode::kNotFound, "no key opens the manifest");
@@ -61,7 +64,7 @@ Result<Explained> identify(const Environment& environment, const std::string& pa
   }
   KVPACK_TRY_ASSIGN(const ObjectKind kind, kind_of(head));
   if (kind == ObjectKind::kPack) {
-    KVPACK_TRY_ASSIGN(const Bytes pack, read_named(*environment.fs, path, kMaxPackBytes));
+    KVPACK_TRY_ASSIGN(const Bytes pack, read_named_pack(*environment.fs, path));
     return identify_pack(pack, keys);
   }
   if (kind != ObjectKind::kPackSet)
@@ -145,7 +148,7 @@ int run_explain(const Environment& environment, const ExplainOptions& options) {
   JsonValue result = JsonValue::object();
   result.set("ok", true);
   result.set("equal", differences.empty());
-  result.set("authenticated", ring != nullptr);
+  result.set("authenticated", a->authenticated && b->authenticated);
   result.set("differences", differences_json(differences));
   result.set("family_details", differences_json(details));
   JsonValue compared = JsonValue::array();

@@ -83,7 +83,9 @@ void set_manifest_fields(JsonValue& value, const CutManifest& manifest, const Id
   if (const auto identity = identity_of(manifest, manifest_id); identity.has_value()) {
     JsonValue fields = JsonValue::object();
     for (std::size_t i = 0; i < kIdentityFieldNames.size(); ++i)
-      if (identity->values[i]) fields.set(kIdentityFieldNames[i], *identity->values[i]);
+      if (identity->values[i] && kIdentityFieldNames[i] != "token_count")
+        fields.set(kIdentityFieldNames[i], *identity->values[i]);
+    fields.set("token_count", manifest.input_cut.token_count);
     value.set("identity", std::move(fields));
   }
 }
@@ -134,8 +136,9 @@ Result<JsonValue> inspect_chunk_object(ByteSpan object) {
   return value;
 }
 
-Result<JsonValue> inspect_set(FileSource& file, const KeyRing* keys) {
-  KVPACK_TRY_ASSIGN(const PackSet set, PackSet::open(file, keys));
+}  // namespace
+
+Result<JsonValue> inspect_set(const PackSet& set, const KeyRing* keys) {
   JsonValue value = JsonValue::object();
   value.set("ok", true);
   value.set("kind", "set");
@@ -168,10 +171,10 @@ Result<JsonValue> inspect_set(FileSource& file, const KeyRing* keys) {
   return value;
 }
 
+namespace {
+
 Result<JsonValue> inspect_proof(ByteSpan json) {
-  ByteSpan text = json;
-  if (!text.empty() && text.back() == '\n') text = text.first(text.size() - 1);
-  KVPACK_TRY_ASSIGN(const PackSetProof proof, decode_pack_set_proof(text));
+  KVPACK_TRY_ASSIGN(const PackSetProof proof, read_proof(json));
   KVPACK_TRY_ASSIGN(const ProvedRecord proved, check_pack_set_proof(proof, nullptr));
   JsonValue value = JsonValue::object();
   value.set("ok", true);
@@ -192,14 +195,19 @@ Result<JsonValue> inspect_file(const Environment& environment, const std::string
   KVPACK_TRY_ASSIGN(FileSource file, open_named(*environment.fs, path));
   KVPACK_TRY_ASSIGN(const Bytes head, read_head(file));
   KVPACK_TRY_ASSIGN(const ObjectKind kind, kind_of(head));
-  if (kind == ObjectKind::kPackSet) return inspect_set(file, keys);
-  const std::uint64_t max = kind == ObjectKind::kPack    ? kMaxPackBytes
-                            : kind == ObjectKind::kChunk ? kMaxChunkObjectBytes
-                                                         : kMaxPackSetProofBytes + 1;
-  KVPACK_TRY_ASSIGN(const Bytes bytes, read_named(*environment.fs, path, max));
-  if (kind == ObjectKind::kPack) return inspect_pack(bytes, keys);
-  if (kind == ObjectKind::kChunk) return inspect_chunk_object(bytes);
-  return inspect_proof(bytes);
+  if (kind == ObjectKind::kPackSet) {
+    KVPACK_TRY_ASSIGN(const PackSet set, PackSet::open(file, keys));
+    return inspect_set(set, keys);
+  }
+  if (kind == ObjectKind::kPack) {
+    KVPACK_TRY_ASSIGN(const Bytes pack, read_named_pack(*environment.fs, path));
+    return inspect_pack(pack, keys);
+  }
+  // One byte past the bound is enough for the decoder to refuse the length.
+  const std::uint64_t max = (kind == ObjectKind::kChunk ? kMaxChunkObjectBytes : kMaxPackSetProofBytes) + 1;
+  Bytes bytes(static_cast<std::size_t>(std::min<std::uint64_t>(file.size_bytes(), max)));
+  KVPACK_TRY(file.read_at(0, bytes));
+  return kind == ObjectKind::kChunk ? inspect_chunk_object(bytes) : inspect_proof(bytes);
 }
 
 }  // namespace kvpack::cli

@@ -43,8 +43,23 @@ Error wrong_length(const File& file, std::uint64_t size_bytes) {
 
 }  // namespace
 
+Result<Bytes> read_pack_file(FileSystem& fs, const std::string& path, Links links) {
+  auto bytes = read_file_bounded(fs, path, kMaxPackBytes, links);
+  if (bytes.has_value() || bytes.error().code != ErrorCode::kLimit) return bytes;
+  KVPACK_TRY_ASSIGN(auto file, fs.open_file(path, links));
+  KVPACK_TRY_ASSIGN(FileSource source, FileSource::open(std::move(file)));
+  if (source.size_bytes() <= kMaxPackBytes)
+    return fail(ErrorCode::kIo, "file changed while it was read: " + path);
+  Bytes header_page(kPageBytes);
+  Bytes footer_page(kPageBytes);
+  KVPACK_TRY(source.read_at(0, header_page));
+  KVPACK_TRY(source.read_at(source.size_bytes() - kPageBytes, footer_page));
+  KVPACK_TRY(check_pack_pages(header_page, footer_page, source.size_bytes()));
+  return fail(ErrorCode::kBounds, "pack footer binding mismatch");
+}
+
 Result<Bytes> FolderObjects::read_pack(const Id32& manifest_id) {
-  auto bytes = read_file_bounded(*fs_, join_path(pack_folder_, pack_file_name(manifest_id)), kMaxPackBytes);
+  auto bytes = read_pack_file(*fs_, join_path(pack_folder_, pack_file_name(manifest_id)), Links::kRefuse);
   if (!bytes.has_value()) return absent(std::move(bytes.error()), "parent pack", manifest_id);
   return bytes;
 }
@@ -63,27 +78,34 @@ Status FolderObjects::read_chunk(const ChunkRef& ref, MutableByteSpan object) {
 }
 
 Result<StagedFiles> StagedFiles::begin(FileSystem& fs, const std::string& folder) {
-  KVPACK_TRY_ASSIGN(Place place, open_place(fs, folder));
-  bool created = false;
-  if (auto made = place.directory->make_directory(place.name); made.has_value()) {
-    created = true;
-  } else if (made.error().code != ErrorCode::kExpectation) {
-    return std::move(made.error());
+  auto opened = fs.open_directory(folder, Links::kFollow);
+  if (opened.has_value()) {
+    KVPACK_TRY_ASSIGN(DirectoryPublication staging, DirectoryPublication::begin(**opened));
+    return StagedFiles(Place{}, *std::move(opened), std::move(staging));
   }
-  KVPACK_TRY_ASSIGN(auto opened, fs.open_directory(folder, Links::kFollow));
-  KVPACK_TRY_ASSIGN(DirectoryPublication staging, DirectoryPublication::begin(*opened));
-  return StagedFiles(std::move(place), created, std::move(opened), std::move(staging));
+  if (opened.error().code != ErrorCode::kNotFound) return std::move(opened.error());
+  KVPACK_TRY_ASSIGN(Place place, open_place(fs, folder));
+  KVPACK_TRY(place.directory->make_directory(place.name));
+  const auto begin_inside = [&]() -> Result<StagedFiles> {
+    KVPACK_TRY_ASSIGN(auto made, place.directory->open_directory(place.name));
+    KVPACK_TRY_ASSIGN(DirectoryPublication staging, DirectoryPublication::begin(*made));
+    return StagedFiles(std::move(place), std::move(made), std::move(staging));
+  };
+  auto staged = begin_inside();
+  if (!staged.has_value()) (void)place.directory->remove_directory(place.name).has_value();
+  return staged;
 }
 
 StagedFiles::~StagedFiles() {
   if (folder_ == nullptr) return;  // Moved from.
   staging_.reset();
   // Fails, as it should, when the folder holds anything.
-  if (created_) (void)place_.directory->remove_directory(place_.name).has_value();
+  if (place_.directory != nullptr) (void)place_.directory->remove_directory(place_.name).has_value();
 }
 
 Status StagedFiles::add(const std::string& name, ByteSpan bytes) {
-  if (!known_.insert(name).second) return success();
+  if (!known_.insert(name).second)
+    return fail(ErrorCode::kGraph, "two objects have the same name").with("object", name);
   KVPACK_TRY_ASSIGN(auto file, staging_->directory().create(name));
   KVPACK_TRY(write_all(*file, 0, bytes));
   KVPACK_TRY(file->sync());
@@ -115,7 +137,8 @@ Status StagedFiles::link_one(const std::string& name, std::vector<std::string>& 
   if (!equal)
     return fail(ErrorCode::kExpectation, "target exists with different bytes")
         .with("object", join_path(folder_->path(), name));
-  return success();
+  // Whoever wrote it may not have made it durable yet.
+  return theirs->sync();
 }
 
 Status StagedFiles::commit() {
@@ -130,8 +153,8 @@ Status StagedFiles::commit() {
     for (const std::string& name : fresh) (void)folder_->unlink(name).has_value();
     return status;
   }
-  if (created_) KVPACK_TRY(place_.directory->sync());
-  created_ = false;
+  if (place_.directory != nullptr) KVPACK_TRY(place_.directory->sync());
+  place_.directory.reset();
   return success();
 }
 

@@ -29,6 +29,10 @@ inline std::string pack_file_name(const Id32& manifest_id) {
 /// The folder that a path lies in, as a path.
 std::string folder_of(const std::string& path);
 
+/// A pack, whole. One that is too long for any pack is judged by its first and last page.
+/// @error as check_pack_frame for a file that is too long; as read_file_bounded
+Result<Bytes> read_pack_file(FileSystem& fs, const std::string& path, Links links);
+
 /// Reads objects that manifests name. Links are not followed. Usable from several threads.
 class FolderObjects final : public ObjectSource {
  public:
@@ -67,15 +71,13 @@ class StagedFiles {
   std::size_t file_count() const noexcept { return names_.size(); }
 
  private:
-  StagedFiles(Place place, bool created, std::unique_ptr<Directory> folder, DirectoryPublication staging)
+  StagedFiles(Place place, std::unique_ptr<Directory> folder, DirectoryPublication staging)
       : place_(std::move(place)),
-        created_(created),
         folder_(std::move(folder)),
         staging_(std::make_unique<DirectoryPublication>(std::move(staging))) {}
   Status link_one(const std::string& name, std::vector<std::string>& fresh);
 
-  Place place_;
-  bool created_ = false;  ///< The folder is ours to remove while nothing has been committed.
+  Place place_;  ///< Of a folder that is ours to remove while nothing has been committed; else empty.
   std::unique_ptr<Directory> folder_;
   std::unique_ptr<DirectoryPublication> staging_;
   std::vector<std::string> names_;

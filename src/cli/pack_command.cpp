@@ -37,7 +37,7 @@ class StagingSink final : public ChunkSink {
 Result<std::optional<ManifestChain>> open_parent(const Environment& environment, const PackOptions& options,
                                                  const KeyRing& keys) {
   if (options.parent_file.empty()) return std::optional<ManifestChain>();
-  KVPACK_TRY_ASSIGN(const Bytes pack, read_named(*environment.fs, options.parent_file, kMaxPackBytes));
+  KVPACK_TRY_ASSIGN(const Bytes pack, read_named_pack(*environment.fs, options.parent_file));
   const std::string folder =
       options.parent_folder.empty() ? folder_of(options.parent_file) : options.parent_folder;
   FolderObjects objects(*environment.fs, folder, folder);

@@ -26,15 +26,16 @@ Result<JsonValue> create_set(const Environment& environment, const SetOptions& o
   KVPACK_TRY_ASSIGN(OpenedCut cut,
                     OpenedCut::open(*environment.fs, options.head_file, options.folders, &keys));
   // The chain is verified as a whole before a byte of the set is written.
-  KVPACK_TRY_ASSIGN(const RestorePlan plan, RestorePlan::create(cut.chain()));
+  KVPACK_TRY_ASSIGN(const RestorePlan plan,
+                    RestorePlan::create(cut.chain(), std::numeric_limits<std::uint64_t>::max()));
   std::uint64_t total = 0;
   for (const ChainChunk& chunk : plan.chunks()) total += chunk.ref.object_bytes;
   std::uint64_t done = 0;
   {
     Progress progress(*environment.common, "verifying", total);
-    KVPACK_TRY(
-        verify_cut_chunks(plan, cut.objects(), &keys, environment.common->parallelism(),
-                          [&](const ChainChunk& chunk) { progress.update(done += chunk.ref.object_bytes); }));
+    KVPACK_TRY(verify_cut_chunks(
+        plan, cut.objects(), &keys, environment.common->parallelism(),
+        [&](const ChainChunk& chunk, bool) { progress.update(done += chunk.ref.object_bytes); }));
   }
   auto place = open_place(*environment.fs, options.set_file);
   if (!place.has_value()) return as_named_file(std::move(place.error()));
@@ -70,7 +71,7 @@ int run_list(const Environment& environment, const SetOptions& options) {
   const auto listed = [&]() -> Result<JsonValue> {
     KVPACK_TRY_ASSIGN(FileSource file, open_named(*environment.fs, options.set_file));
     KVPACK_TRY_ASSIGN(const PackSet set, PackSet::open(file, ring));
-    return inspect_file(environment, options.set_file, ring);
+    return inspect_set(set, ring);
   }();
   if (!listed.has_value()) return reporter.failure(listed.error(), options.set_file);
   if (ring == nullptr) reporter.note("integrity only, not authenticated");
@@ -93,13 +94,17 @@ Result<JsonValue> extract_set(const Environment& environment, const SetOptions& 
                                     {.parallelism = environment.common->parallelism(),
                                      .progress = [&](std::uint64_t done) { progress.update(done); }}));
   KVPACK_TRY_ASSIGN(const PackSet set, PackSet::open(file, ring));
+  // The root fixes every digest: what is extracted is what was verified, whatever happened to the file
+  // meanwhile.
+  if (set.footer().merkle_root != report.merkle_root ||
+      set.footer().head_manifest_id != report.head_manifest_id || set.footer().key_epoch != report.key_epoch)
+    return fail(ErrorCode::kIo, "pack set changed while it was read");
   auto staged = StagedFiles::begin(*environment.fs, options.out);
   if (!staged.has_value()) return as_named_file(std::move(staged.error()));
   Bytes buffer;
   for (std::size_t i = 0; i < set.record_count(); ++i) {
     const PackSetEntry entry = set.entry(i);
-    // Read again, so checked again: what is written is what the entry says, whatever happened to the file
-    // meanwhile.
+    // Read again, so checked again.
     KVPACK_TRY_ASSIGN(const ByteSpan object, set.read_record(i, buffer));
     KVPACK_TRY(staged->add(entry.kind == PackSetRecordKind::kChunk ? chunk_file_name(entry.identity)
                                                                    : pack_file_name(entry.identity),

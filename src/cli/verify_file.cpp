@@ -42,7 +42,7 @@ Result<JsonValue> verify_closed_pack(const PackHeader& header, const VerifyOptio
 
 Result<JsonValue> verify_pack_file(const Environment& environment, const std::string& path,
                                    const VerifyOptions& options, const KeyRing* keys) {
-  KVPACK_TRY_ASSIGN(const Bytes pack, read_named(*environment.fs, path, kMaxPackBytes));
+  KVPACK_TRY_ASSIGN(const Bytes pack, read_named_pack(*environment.fs, path));
   std::vector<std::string> unchecked;
   if (keys == nullptr) {
     KVPACK_TRY_ASSIGN(const UnauthenticatedPack checked, check_pack_without_keys(pack));
@@ -56,15 +56,27 @@ Result<JsonValue> verify_pack_file(const Environment& environment, const std::st
   const std::string folder = folder_of(path);
   FolderObjects objects(*environment.fs, options.folders.chunks.empty() ? folder : options.folders.chunks,
                         options.folders.packs.empty() ? folder : options.folders.packs);
-  KVPACK_TRY_ASSIGN(const ManifestChain chain, open_chain(pack, objects, keys));
-  KVPACK_TRY_ASSIGN(const RestorePlan plan, RestorePlan::create(chain));
+  auto opened_chain = open_chain(pack, objects, keys);
+  if (keys == nullptr && !opened_chain.has_value() && opened_chain.error().code == ErrorCode::kNotFound &&
+      opened_chain.error().message == kNoKeyOpensManifest)
+    return verified("pack", "framing",
+                    {"HMAC of each pack", "encrypted parent manifest", "parents and chunks"});
+  if (!opened_chain.has_value()) return std::move(opened_chain.error());
+  const ManifestChain& chain = *opened_chain;
+  // Nothing is restored, so no amount of memory is too much.
+  KVPACK_TRY_ASSIGN(const RestorePlan plan,
+                    RestorePlan::create(chain, std::numeric_limits<std::uint64_t>::max()));
   std::uint64_t total = 0;
   for (const ChainChunk& chunk : plan.chunks()) total += chunk.ref.object_bytes;
   Progress progress(*environment.common, "verifying", total);
   std::uint64_t done = 0;
-  KVPACK_TRY(
-      verify_cut_chunks(plan, objects, keys, environment.common->parallelism(),
-                        [&](const ChainChunk& chunk) { progress.update(done += chunk.ref.object_bytes); }));
+  bool all_opened = true;
+  KVPACK_TRY(verify_cut_chunks(plan, objects, keys, environment.common->parallelism(),
+                               [&](const ChainChunk& chunk, bool opened) {
+                                 all_opened = all_opened && opened;
+                                 progress.update(done += chunk.ref.object_bytes);
+                               }));
+  if (!all_opened) unchecked.emplace_back("content of encrypted chunks");
   JsonValue result = verified("pack", keys == nullptr ? "integrity" : "authenticated", unchecked);
   result.set("manifest_id", chain.head_id().hex());
   result.set("token_count", chain.head().input_cut.token_count);
@@ -117,7 +129,7 @@ FoundReference find_reference(const CutManifest& manifest, const Id32& object_ke
 
 Result<CutManifest> open_binding_pack(const Environment& environment, const std::string& path,
                                       const KeyRing* keys) {
-  KVPACK_TRY_ASSIGN(const Bytes pack, read_named(*environment.fs, path, kMaxPackBytes));
+  KVPACK_TRY_ASSIGN(const Bytes pack, read_named_pack(*environment.fs, path));
   if (keys != nullptr) {
     KVPACK_TRY_ASSIGN(OpenedPack opened, open_pack(pack, *keys));
     return std::move(opened.manifest);
@@ -204,14 +216,16 @@ Result<JsonValue> verify_proof_file(const Environment& environment, const std::s
   // One byte past the bound is enough for the decoder to refuse the length.
   Bytes json(static_cast<std::size_t>(std::min<std::uint64_t>(file.size_bytes(), kMaxPackSetProofBytes + 1)));
   KVPACK_TRY(file.read_at(0, json));
-  // A proof that was printed as a line ends in one.
-  ByteSpan text(json);
-  if (!text.empty() && text.back() == '\n') text = text.first(text.size() - 1);
-  KVPACK_TRY_ASSIGN(const PackSetProof proof, decode_pack_set_proof(text));
+  const ByteSpan text(json);
+  KVPACK_TRY_ASSIGN(const PackSetProof proof, read_proof(text));
   const auto check = [&]() -> Result<ProvedRecord> {
     if (options.record_file.empty()) return check_pack_set_proof(proof, keys);
-    KVPACK_TRY_ASSIGN(const Bytes record, read_named(*environment.fs, options.record_file, kMaxPackBytes));
-    return check_pack_set_proof(proof, keys, record);
+    auto record = read_named(*environment.fs, options.record_file, kMaxPackBytes);
+    // No record is that long, so it cannot be the one.
+    if (!record.has_value() && record.error().code == ErrorCode::kLimit)
+      return fail(ErrorCode::kChecksum, "pack set record digest mismatch");
+    if (!record.has_value()) return std::move(record.error());
+    return check_pack_set_proof(proof, keys, *record);
   };
   KVPACK_TRY_ASSIGN(const ProvedRecord proved, check());
   std::vector<std::string> unchecked;

@@ -5,6 +5,7 @@
 
 #include <numeric>
 #include <random>
+#include <stdexcept>
 
 #include "kvpack/core/cut_restore.h"
 #include "kvpack/core/family_builder.h"
@@ -173,7 +174,7 @@ TEST(CutBuilder, OverlappingStridesAreRefused) {
   const std::vector<PlaneView> planes{{.bytes = plane, .token_count = 3, .byte_strides = {1, 1}}};
   const auto saved = f.save({.family = &family, .planes = planes});
   ASSERT_FALSE(saved.has_value());
-  EXPECT_EQ(saved.error().verdict(), "state:strided state cannot be restored: its elements overlap");
+  EXPECT_EQ(saved.error().verdict(), "semantics:strided state cannot be restored: its elements overlap");
 }
 
 TEST(CutBuilder, TailWindowHoldsOnlyTheWindow) {
@@ -458,6 +459,97 @@ TEST(CutBuilder, SidecarsChangeTheObjectKeyOnly) {
   EXPECT_EQ(p.content_id, w.content_id);
   EXPECT_NE(p.object_key, w.object_key);
   EXPECT_EQ((*f.restore(*with))[0], a);
+}
+
+TEST(CutBuilder, AFamilyThatItsDecoderWouldRefuseIsRefusedBeforeAnythingIsWritten) {
+  EXPECT_EQ(build_family(family_identity(), {{.layer = 0, .name = "k\xe9", .dimensions = {kTokenAxis, 2}}})
+                .error()
+                .verdict(),
+            "semantics:state name is not UTF-8");
+  std::vector<StateSpec> many;
+  for (std::uint32_t layer = 0; layer < 66; ++layer)
+    many.push_back({.layer = layer, .name = "k", .dimensions = {kTokenAxis, 2}});
+  for (std::uint32_t layer = 0; layer < 65; ++layer) many[65].dependencies.push_back({layer, "k"});
+  EXPECT_EQ(build_family(family_identity(), many).error().verdict(), "bounds:too many state dependencies");
+}
+
+// The delta's own plane may be fine where the whole cut under its strides is not.
+TEST(CutBuilder, ADeltaWhoseStridesOverlapOverTheWholeCutIsRefused) {
+  Fixture f(4);
+  const auto family = *build_family(family_identity(), {{.layer = 0,
+                                                         .name = "s",
+                                                         .dtype = DType::kU8,
+                                                         .dimensions = {2, kTokenAxis, 2},
+                                                         .layout = Layout::kStrided}});
+  const Bytes base(16);
+  const std::vector<PlaneView> planes{{.bytes = base, .token_count = 4}};
+  const auto saved = f.save({.family = &family, .planes = planes});
+  ASSERT_TRUE(saved.has_value()) << saved.error().verdict();
+  const ManifestChain parent = *f.chain(*saved);
+  std::vector<std::uint32_t> tokens = f.tokens;
+  tokens.insert(tokens.end(), {1, 2});
+  const std::vector<PlaneView> tail{
+      {.bytes = base, .token_start = 4, .token_count = 2, .byte_strides = {4, 2, 1}}};
+  EXPECT_EQ(
+      f.save({.family = &family, .tokens = tokens, .planes = tail, .parent = &parent}).error().verdict(),
+      "semantics:strided state cannot be restored: its elements overlap");
+}
+
+// What a sink of the caller's throws comes back to the caller, from whatever thread, and nobody waits for
+// ever.
+TEST(CutBuilder, AThrowingSinkEndsTheSave) {
+  class Throwing final : public ChunkSink {
+   public:
+    Status put(const StateKey&, const ChunkSpan&, const ChunkRef&, ByteSpan) override {
+      if (++count_ == 4) throw std::runtime_error("sink");
+      return success();
+    }
+
+   private:
+    int count_ = 0;
+  };
+  const auto family =
+      *build_family(family_identity(), {{.layer = 0, .name = "k", .dimensions = {kTokenAxis, 8}}});
+  const Bytes a = noise(5'000 * 16, 1);
+  const std::vector<PlaneView> planes{{.bytes = a, .token_count = 5'000}};
+  for (const unsigned parallelism : {1U, 2U, 4U}) {
+    Fixture f(5'000);
+    Throwing sink;
+    SystemRandom random;
+    EXPECT_THROW((void)save_cut({.keys = &f.keys,
+                                 .family = &family,
+                                 .semantic_model = model(),
+                                 .tokens = f.tokens,
+                                 .planes = planes,
+                                 .spans = {.grain_tokens = 256},
+                                 .parallelism = parallelism},
+                                sink, random)
+                     .has_value(),
+                 std::runtime_error);
+  }
+}
+
+TEST(CutRestore, APackOfAnotherTenantIsRefusedEvenUnderOurKey) {
+  Fixture f(10);
+  const auto family =
+      *build_family(family_identity(), {{.layer = 0, .name = "k", .dimensions = {kTokenAxis, 8}}});
+  const Bytes a = noise(10 * 16, 1);
+  const std::vector<PlaneView> planes{{.bytes = a, .token_count = 10}};
+  const auto saved = f.save({.family = &family, .planes = planes});
+  ASSERT_TRUE(saved.has_value());
+  // Only a holder of the key can make such a pack: header and manifest name tenant 2, the HMAC is that of
+  // tenant 1.
+  CutManifest foreign = saved->manifest;
+  foreign.tenant = Id32::filled(2);
+  const auto other_keys = *KeySchedule::derive(root_key(99), root_key(99), Id32::filled(2), 7);
+  SystemRandom random;
+  auto pack = *encode_pack(foreign, other_keys, false, random);
+  const MutableByteSpan bytes(pack.bytes);
+  const auto header = *inspect_pack_header(pack.bytes);
+  const auto hmac = detail::pack_hmac(f.keys, bytes.first(bytes.size() - kPageBytes), header, bytes.size());
+  std::ranges::copy(hmac, bytes.last(kPageBytes).subspan(80).begin());
+  EXPECT_EQ(open_chain(pack.bytes, f.objects, &f.ring).error().verdict(),
+            "authentication:pack tenant is not the reader's");
 }
 
 }  // namespace

@@ -164,8 +164,10 @@ Status write_all(File& file, std::uint64_t offset, ByteSpan data);
 /// @error kExpectation `to_name` is taken; nothing changed
 Status rename_no_replace(Directory& from, std::string_view name, Directory& to, std::string_view to_name);
 
-/// The whole of a regular file. @error kLimit it is longer than `max_bytes`; kIo it changed meanwhile
-Result<Bytes> read_file_bounded(FileSystem& fs, std::string_view path, std::uint64_t max_bytes);
+/// The whole of a regular file.
+/// @error kLimit it is longer than `max_bytes`; kIo its length or its times changed meanwhile
+Result<Bytes> read_file_bounded(FileSystem& fs, std::string_view path, std::uint64_t max_bytes,
+                                Links links = Links::kFollow);
 
 /// A key file: exactly 32 bytes, regular, one link, no permission for group or others, not a symbolic link,
 /// not all zero. docs/format/keys.md §Key files. The buffer in between is wiped.

@@ -38,6 +38,8 @@ class ManifestChain {
   std::vector<ChainLink> links_;
 };
 
+inline constexpr std::string_view kNoKeyOpensManifest = "no key opens the manifest";
+
 /// Opens a head pack and every parent, from leaf to root, each authenticated before its parent is asked for.
 /// @param keys  null checks integrity only; an encrypted manifest is then kNotFound `no key opens the
 /// manifest`
@@ -108,10 +110,11 @@ inline Status check_unique_references(const std::vector<ChainLink>& links) {
 inline Result<ChainLink> open_link(ByteSpan pack, const KeyRing* keys, const ManifestLimits& limits) {
   if (keys != nullptr) {
     KVPACK_TRY_ASSIGN(OpenedPack opened, open_pack(pack, *keys, limits));
+    if (opened.manifest.tenant != keys->tenant()) return chain_error("pack tenant is not the reader's");
     return ChainLink{opened.header.manifest_id, opened.header.encrypted, std::move(opened.manifest)};
   }
   KVPACK_TRY_ASSIGN(UnauthenticatedPack checked, check_pack_without_keys(pack, limits));
-  if (!checked.manifest) return fail(ErrorCode::kNotFound, "no key opens the manifest");
+  if (!checked.manifest) return fail(ErrorCode::kNotFound, std::string(kNoKeyOpensManifest));
   return ChainLink{checked.header.manifest_id, false, std::move(*checked.manifest)};
 }
 

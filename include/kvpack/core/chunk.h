@@ -64,7 +64,8 @@ struct ChunkInput {
 /// @param random  gives salt and nonce when encrypting; not used otherwise
 /// @param out     at least max_chunk_object_bytes; its content is undefined after a failure
 /// @return  the reference that a manifest keeps; its object_bytes is the number of bytes written
-/// @error kSemantics kCodec kBounds in the order of docs/format/chunk.md; kIo no randomness
+/// @error kSemantics kCodec kBounds in the order of docs/format/chunk.md; kState `out` is too small; kIo no
+/// randomness
 Result<ChunkRef> encode_chunk_into(const ChunkInput& input, RandomSource& random, MutableByteSpan out);
 
 /// An object in memory of its own.
@@ -122,7 +123,7 @@ Result<ByteSpan> open_chunk(ByteSpan object, const ChunkRef& ref, const ChunkSpa
                             ChunkScratch& scratch);
 
 /// open_chunk, then one copy into `target`, which is written after the last check only.
-/// @pre target.size() == span.plaintext_bytes
+/// @error also kState the target does not have span.plaintext_bytes
 Status decode_chunk_into(ByteSpan object, const ChunkRef& ref, const ChunkSpan& span, const StateKey& state,
                          const IdentifiedFamily& family, const KeySchedule& keys, ChunkScratch& scratch,
                          MutableByteSpan target);
@@ -355,7 +356,8 @@ inline Result<ChunkRef> encode_chunk_into(const ChunkInput& input, RandomSource&
                                           MutableByteSpan out) {
   KVPACK_TRY_ASSIGN(const StaticState* const state, detail::check_chunk_input(input));
   KVPACK_TRY(detail::check_chunk_plaintext(input.plaintext));
-  assert(out.size() >= max_chunk_object_bytes(state->codec, input.plaintext.size(), input.encrypt));
+  if (out.size() < max_chunk_object_bytes(state->codec, input.plaintext.size(), input.encrypt))
+    return fail(ErrorCode::kState, "room for the chunk object is too small");
   const MutableByteSpan room = out.subspan(kPageBytes);
   // A raw frame that will be encrypted goes from the caller's memory through the cipher, without a stop in
   // between.
@@ -467,7 +469,8 @@ inline Status decode_chunk_into(ByteSpan object, const ChunkRef& ref, const Chun
                                 const StateKey& state, const IdentifiedFamily& family,
                                 const KeySchedule& keys, ChunkScratch& scratch, MutableByteSpan target) {
   KVPACK_TRY_ASSIGN(const ByteSpan plaintext, open_chunk(object, ref, span, state, family, keys, scratch));
-  assert(target.size() == plaintext.size());
+  if (target.size() != plaintext.size())
+    return fail(ErrorCode::kState, "target does not have the chunk's size");
   copy_bytes(plaintext, target);
   return success();
 }

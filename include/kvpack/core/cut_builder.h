@@ -115,8 +115,6 @@ inline Result<StatePlan> plan_state(const StaticState& fixed, const PlaneView& p
                     : PlaneLayout::strided(fixed, plane.token_count, plane.byte_strides);
   if (!layout.has_value()) return in_state(std::move(layout.error()), fixed.key);
   plan.layout = *std::move(layout);
-  if (fixed.layout == Layout::kStrided && plan.layout.may_overlap())
-    return bad_plane(fixed, "strided state cannot be restored: its elements overlap");
   if (plan.layout.footprint_bytes() > plane.bytes.size())
     return bad_plane(fixed, "plane is shorter than its shape")
         .with("found", std::to_string(plane.bytes.size()))
@@ -131,12 +129,16 @@ inline Result<StatePlan> plan_state(const StaticState& fixed, const PlaneView& p
   r.full_shape = shape_with_tokens(fixed, tail ? r.logical_count : cut);
   r.segment_shape = shape_with_tokens(fixed, r.logical_count);
   KVPACK_TRY_ASSIGN(r.strides, realized_strides(fixed, plane, r.full_shape));
+  // The footprint proves that the sums of the overlap test fit; it is of the whole cut, not of this plane.
+  KVPACK_TRY_ASSIGN(r.complete_physical_bytes, physical_footprint_bytes(r.full_shape, r.strides, width));
+  if (strides_may_overlap(r.full_shape, r.strides))
+    return in_state(fail(ErrorCode::kSemantics, "strided state cannot be restored: its elements overlap"),
+                    fixed.key);
   const auto offset_elements = checked_mul(tail ? 0 : start, r.strides[fixed.token_axis]);
   const auto offset = offset_elements ? checked_mul<std::uint64_t>(*offset_elements, width) : std::nullopt;
   if (!offset) return fail(ErrorCode::kBounds, "physical token offset overflows u64");
   r.physical_offset_bytes = *offset;
   KVPACK_TRY_ASSIGN(r.physical_span_bytes, physical_footprint_bytes(r.segment_shape, r.strides, width));
-  KVPACK_TRY_ASSIGN(r.complete_physical_bytes, physical_footprint_bytes(r.full_shape, r.strides, width));
   return plan;
 }
 
@@ -230,7 +232,8 @@ inline Result<ChunkRef> encode_planned_chunk(const CutInput& input, const StateP
   if (worker.object.size() < room) worker.object.resize(room);
   const std::uint64_t first = span.token_start - plan.plane->token_start;
   ByteSpan plaintext;
-  if (plan.layout.is_wire_order()) {
+  // The lossless encoder looks at its input twice, so it gets memory that nobody else can change meanwhile.
+  if (plan.layout.is_wire_order() && fixed.codec == Codec::kRaw) {
     plaintext = plan.plane->bytes.subspan(static_cast<std::size_t>(first * plan.layout.bytes_per_token()),
                                           span.plaintext_bytes);
   } else {
@@ -273,22 +276,20 @@ inline Status encode_planned_chunks(const CutInput& input, std::vector<StatePlan
       [&](EncodeWorker& worker, std::size_t i) -> Status {
         StatePlan& plan = plans[jobs[i].state_index];
         const ChunkSpan& span = plan.realized.chunk_spans[jobs[i].span_index];
+        TurnGuard turn(turns, i);
+        auto ref = encode_planned_chunk(input, plan, span, draws[input.encrypt_chunks ? i : 0], worker);
+        if (!turn.wait()) return fail(ErrorCode::kCancelled, "an earlier chunk failed");
         Status status = success();
-        try {
-          auto ref = encode_planned_chunk(input, plan, span, draws[input.encrypt_chunks ? i : 0], worker);
-          if (!turns.wait(i)) return fail(ErrorCode::kCancelled, "an earlier chunk failed");
-          if (ref.has_value()) {
-            plan.refs[jobs[i].span_index] = *ref;
-            status = sink.put(plan.fixed->key, span, *ref, ByteSpan(worker.object).first(ref->object_bytes));
-          } else {
-            status = std::move(ref.error());
-          }
-        } catch (const std::bad_alloc&) {
-          turns.wait(i);
-          status = fail(ErrorCode::kNoMemory, "out of memory");
+        if (ref.has_value()) {
+          plan.refs[jobs[i].span_index] = *ref;
+          status = sink.put(plan.fixed->key, span, *ref, ByteSpan(worker.object).first(ref->object_bytes));
+        } else {
+          status = std::move(ref.error());
         }
-        turns.end_turn(status.has_value());
-        if (status.has_value()) return status;
+        if (status.has_value()) {
+          turn.succeed();
+          return status;
+        }
         return in_state(std::move(status.error()).with("tokens", token_range_text(span)), plan.fixed->key);
       });
 }

@@ -70,7 +70,8 @@ Status stream_cut(const RestorePlan& plan, ObjectSource& source, const RestoreOp
 /// Restores into memory that the caller lends, one span per state of the plan, each at least
 /// complete_physical_bytes. The memory is a shadow: its content is undefined until success, and must not be
 /// used after a failure.
-/// @error as stream_cut; kState a span is missing or too short, or elements of a strided state overlap
+/// @error as stream_cut; kState a span is missing or too short; kSemantics elements of a
+///        strided state overlap
 Status restore_cut_into(const RestorePlan& plan, ObjectSource& source, const RestoreOptions& options,
                         std::span<const MutableByteSpan> shadow);
 
@@ -80,13 +81,25 @@ Result<std::vector<Bytes>> restore_cut(const RestorePlan& plan, ObjectSource& so
 
 /// Verifies every chunk of a cut and keeps nothing. Without keys, encrypted chunks are checked as far as
 /// possible.
-/// @param done  told about each chunk that has verified, one at a time, from any of the threads
+/// @param done  told about each chunk that has verified, one at a time, from any of the threads; `opened` is
+/// false for an
+///              encrypted chunk without keys
 Status verify_cut_chunks(const RestorePlan& plan, ObjectSource& source, const KeyRing* keys,
-                         unsigned parallelism = 1, const std::function<void(const ChainChunk&)>& done = {});
+                         unsigned parallelism = 1,
+                         const std::function<void(const ChainChunk&, bool opened)>& done = {});
 
 // ---------------------------------------------------------------------------------------------------------------
 
 namespace detail {
+
+/// Elements that share memory cannot all be given back.
+inline Status check_restorable(const RestorePlan& plan) {
+  for (const StateRestore& state : plan.states())
+    if (state.layout.may_overlap())
+      return in_state(fail(ErrorCode::kSemantics, "strided state cannot be restored: its elements overlap"),
+                      state.key);
+  return success();
+}
 
 /// Buffers of one thread.
 struct DecodeWorker {
@@ -184,10 +197,7 @@ inline Status restore_cut_into(const RestorePlan& plan, ObjectSource& source, co
   for (std::size_t i = 0; fits && i < shadow.size(); ++i)
     fits = shadow[i].size() >= plan.states()[i].complete_physical_bytes;
   if (!fits) return fail(ErrorCode::kState, "shadow memory does not match the restore plan");
-  for (const StateRestore& state : plan.states())
-    if (state.layout.may_overlap())
-      return in_state(fail(ErrorCode::kState, "strided state cannot be restored: its elements overlap"),
-                      state.key);
+  KVPACK_TRY(detail::check_restorable(plan));
   return stream_cut(plan, source, options, [&](const ChainChunk& chunk, ByteSpan plaintext) {
     const StateRestore& state = plan.states()[chunk.state_index];
     state.layout.scatter(plaintext, chunk.span.token_start - state.token_start, shadow[chunk.state_index]);
@@ -197,6 +207,7 @@ inline Status restore_cut_into(const RestorePlan& plan, ObjectSource& source, co
 
 inline Result<std::vector<Bytes>> restore_cut(const RestorePlan& plan, ObjectSource& source,
                                               const RestoreOptions& options) {
+  KVPACK_TRY(detail::check_restorable(plan));
   std::vector<Bytes> planes;
   std::vector<MutableByteSpan> shadow;
   planes.reserve(plan.states().size());
@@ -209,15 +220,17 @@ inline Result<std::vector<Bytes>> restore_cut(const RestorePlan& plan, ObjectSou
 }
 
 inline Status verify_cut_chunks(const RestorePlan& plan, ObjectSource& source, const KeyRing* keys,
-                                unsigned parallelism, const std::function<void(const ChainChunk&)>& done) {
+                                unsigned parallelism,
+                                const std::function<void(const ChainChunk&, bool opened)>& done) {
   std::mutex one_at_a_time;
-  return detail::for_each_chunk(plan, source, keys, parallelism, [&](const ChainChunk& chunk, ByteSpan) {
-    if (done) {
-      const std::lock_guard lock(one_at_a_time);
-      done(chunk);
-    }
-    return success();
-  });
+  return detail::for_each_chunk(plan, source, keys, parallelism,
+                                [&](const ChainChunk& chunk, ByteSpan plaintext) {
+                                  if (done) {
+                                    const std::lock_guard lock(one_at_a_time);
+                                    done(chunk, !plaintext.empty());
+                                  }
+                                  return success();
+                                });
 }
 
 }  // namespace kvpack

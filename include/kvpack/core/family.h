@@ -61,7 +61,9 @@ Error in_state(Error error, const StateKey& key);
 /// A family together with its id, computed once. Immutable, so shareable between threads.
 class IdentifiedFamily {
  public:
-  /// @error kBounds the family cannot be encoded
+  /// Refuses a family that its own decoder would refuse, so that what is written under it can be read.
+  /// @error kBounds the family cannot be encoded, or a state has more than 64 dependencies; kSemantics a name
+  /// is no UTF-8
   static Result<IdentifiedFamily> create(RepresentationFamily family);
 
   const RepresentationFamily& family() const noexcept { return family_; }
@@ -293,6 +295,12 @@ inline Status validate_family(const RepresentationFamily& family) {
 }
 
 inline Result<IdentifiedFamily> IdentifiedFamily::create(RepresentationFamily family) {
+  for (const StaticState& state : family.states) {
+    if (!is_utf8(byte_view(state.key.name)))
+      return in_state(fail(ErrorCode::kSemantics, "state name is not UTF-8"), state.key);
+    if (state.dependencies.size() > kMaxDependenciesPerState)
+      return in_state(fail(ErrorCode::kBounds, "too many state dependencies"), state.key);
+  }
   KVPACK_TRY_ASSIGN(const Bytes object, encode_family(family));
   return IdentifiedFamily(std::move(family),
                           hashed_identity(with_nul("kvpack/v1/representation-family"), object));

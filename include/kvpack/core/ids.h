@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstring>
 #include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 
@@ -45,9 +46,23 @@ struct Id32 {
   }
 };
 
-/// For hash maps over ids. Ids are digests, so any eight of their bytes are a hash.
+/// For hash maps over ids. Ids in files that nobody has authenticated are chosen by whoever wrote them, so
+/// the hash multiplies by factors that differ from process to process: collisions cannot be prepared.
 struct Id32Hash {
-  std::size_t operator()(const Id32& id) const noexcept { return load_le<std::uint64_t>(id.bytes, 0); }
+  std::size_t operator()(const Id32& id) const {
+    static const std::array<std::uint64_t, 4> kFactors = [] {
+      std::random_device device;
+      std::array<std::uint64_t, 4> factors{};
+      for (std::uint64_t& f : factors) f = (std::uint64_t{device()} << 32 | device()) | 1;
+      return factors;
+    }();
+    std::uint64_t hash = 0;
+    for (std::size_t i = 0; i < kFactors.size(); ++i) {
+      hash = (hash ^ load_le<std::uint64_t>(id.bytes, i * 8)) * kFactors[i];
+      hash ^= hash >> 32;
+    }
+    return static_cast<std::size_t>(hash);
+  }
 };
 
 }  // namespace kvpack

@@ -43,7 +43,8 @@ struct CutManifest {
   friend bool operator==(const CutManifest&, const CutManifest&) = default;
 };
 
-/// What a reader is willing to handle. May be narrowed, never widened.
+/// What a reader is willing to handle. May be narrowed; a larger number than the default counts as the
+/// default.
 struct ManifestLimits {
   std::uint32_t max_states = kMaxStates;
   std::uint32_t max_chunks_per_state = kMaxChunksPerState;
@@ -404,7 +405,11 @@ inline Result<CutManifest> decode_manifest(ByteSpan bytes) {
   return decode_object<CutManifest>(bytes, kManifestTexts, detail::read_manifest_body, encode_manifest);
 }
 
-inline Status validate_manifest(const CutManifest& manifest, const ManifestLimits& limits) {
+inline Status validate_manifest(const CutManifest& manifest, const ManifestLimits& asked) {
+  const ManifestLimits limits{
+      .max_states = std::min(asked.max_states, kMaxStates),
+      .max_chunks_per_state = std::min(asked.max_chunks_per_state, kMaxChunksPerState),
+      .max_restored_bytes = std::min(asked.max_restored_bytes, kDefaultMaxRestoredBytes)};
   KVPACK_TRY(detail::validate_manifest_identity(manifest));
   KVPACK_TRY(validate_family(manifest.family));
   KVPACK_TRY(detail::validate_manifest_kind(manifest.schema.kind, manifest.input_cut));

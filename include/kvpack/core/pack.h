@@ -48,6 +48,10 @@ Result<PackHeader> inspect_pack_header(ByteSpan bytes);
 /// Checks 1 to 11: everything that needs no key. @error kTruncated kBadMagic kReserved kBounds kChecksum
 Result<PackHeader> check_pack_frame(ByteSpan pack);
 
+/// The same for a file that is too long to be read whole: its first and last page stand for it.
+/// @param header_page, footer_page  kPageBytes each; @param file_bytes  at least kMinPackBytes
+Result<PackHeader> check_pack_pages(ByteSpan header_page, ByteSpan footer_page, std::uint64_t file_bytes);
+
 /// Checks 1 to 12: these are the bytes that the holder of the key wrote.
 /// @error as check_pack_frame; kAuthentication
 Result<PackHeader> verify_pack(ByteSpan pack, const KeySchedule& keys);
@@ -259,12 +263,15 @@ inline Result<PackHeader> inspect_pack_header(ByteSpan bytes) {
 
 inline Result<PackHeader> check_pack_frame(ByteSpan pack) {
   if (pack.size() < kMinPackBytes) return fail(ErrorCode::kTruncated, "truncated production pack");
-  const ByteSpan page = pack.first(kPageBytes);
+  return check_pack_pages(pack.first(kPageBytes), pack.last(kPageBytes), pack.size());
+}
+
+inline Result<PackHeader> check_pack_pages(ByteSpan page, ByteSpan footer, std::uint64_t file_bytes) {
   KVPACK_TRY_ASSIGN(const PackHeader header, detail::read_pack_header(page));
   if (header.stored_manifest_bytes > kMaxManifestBytes + kAeadTagBytes ||
       header.manifest_bytes > kMaxManifestBytes)
     return fail(ErrorCode::kBounds, std::string(kManifestTooLarge));
-  KVPACK_TRY(detail::check_pack_footer(pack.last(kPageBytes), header, pack.size()));
+  KVPACK_TRY(detail::check_pack_footer(footer, header, file_bytes));
   KVPACK_TRY(detail::check_pack_header_digest(page));
   return header;
 }

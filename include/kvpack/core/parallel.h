@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -24,6 +25,7 @@ class OrderedTurns {
     changed_.wait(lock, [&] { return stopped_ || next_ == i; });
     return !stopped_;
   }
+  /// @param ok  false: nothing later gets its turn
   void end_turn(bool ok) {
     {
       const std::lock_guard lock(mutex_);
@@ -40,14 +42,40 @@ class OrderedTurns {
   bool stopped_ = false;
 };
 
+/// Ends the turn of one item however its scope is left; a turn that was not reached is waited for first.
+class TurnGuard {
+ public:
+  TurnGuard(OrderedTurns& turns, std::size_t i) noexcept : turns_(&turns), item_(i) {}
+  TurnGuard(const TurnGuard&) = delete;
+  TurnGuard& operator=(const TurnGuard&) = delete;
+  ~TurnGuard() {
+    if (!reached_) turns_->wait(item_);
+    turns_->end_turn(ok_);
+  }
+  /// As OrderedTurns::wait.
+  bool wait() {
+    reached_ = true;
+    return turns_->wait(item_);
+  }
+  void succeed() noexcept { ok_ = true; }
+
+ private:
+  OrderedTurns* turns_;
+  std::size_t item_;
+  bool reached_ = false;
+  bool ok_ = false;
+};
+
 /// Calls job(worker, i) once for each i in [0, count), on up to `parallelism` threads (the caller's is one of
 /// them).
 ///
 /// Items are begun in order, and none is begun after a failure, so that every item before the first failure
 /// has ended: the result is the error of the smallest failing i, as if the items had been done one by one.
+/// What a job throws ends the work like a failure of its item and is thrown again to the caller once all
+/// threads have ended.
 /// @param make_worker  () -> W, called once per thread before it starts: buffers that are reused from item to
 /// item
-/// @param job          (W&, std::size_t) -> Status; out of memory inside a job ends as kNoMemory
+/// @param job          (W&, std::size_t) -> Status
 template <class MakeWorker, class Job>
 Status for_each_in_parallel(std::size_t count, unsigned parallelism, MakeWorker&& make_worker, Job&& job) {
   struct Failure {
@@ -57,6 +85,7 @@ Status for_each_in_parallel(std::size_t count, unsigned parallelism, MakeWorker&
   std::mutex mutex;
   std::size_t next = 0;
   std::optional<Failure> first_failure;
+  std::exception_ptr thrown;
 
   const auto run = [&](auto& worker) {
     for (;;) {
@@ -69,8 +98,10 @@ Status for_each_in_parallel(std::size_t count, unsigned parallelism, MakeWorker&
       Status status = [&]() -> Status {
         try {
           return job(worker, i);
-        } catch (const std::bad_alloc&) {
-          return fail(ErrorCode::kNoMemory, "out of memory");
+        } catch (...) {
+          const std::lock_guard lock(mutex);
+          if (!thrown) thrown = std::current_exception();
+          return fail(ErrorCode::kInternal, "a job threw");
         }
       }();
       if (status.has_value()) continue;
@@ -97,6 +128,7 @@ Status for_each_in_parallel(std::size_t count, unsigned parallelism, MakeWorker&
     }
     run(own_worker);
   }
+  if (thrown) std::rethrow_exception(thrown);
   if (first_failure) return std::move(first_failure->error);
   return success();
 }
