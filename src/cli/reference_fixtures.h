@@ -52,8 +52,8 @@ StateDeclaration state_declaration();
 
 /// A full manifest, or a delta on a parent, of one u8 state in one chunk.
 /// @param kind  full, or the parent and depth; the segment starts at span.token_start
-CutManifest one_state_manifest(const RepresentationFamily& family, const InputCutId& cut, ManifestKind kind,
-                               const ChunkSpan& span, const ChunkRef& ref);
+CutManifest one_state_manifest(const RepresentationFamily& family, const InputCutId& cut,
+                               const ManifestKind& kind, const ChunkSpan& span, const ChunkRef& ref);
 
 /// How the objects of a suite are stored.
 struct Mode {
@@ -184,7 +184,7 @@ inline StateDeclaration state_declaration() {
 }
 
 inline CutManifest one_state_manifest(const RepresentationFamily& family, const InputCutId& cut,
-                                      ManifestKind kind, const ChunkSpan& span, const ChunkRef& ref) {
+                                      const ManifestKind& kind, const ChunkSpan& span, const ChunkRef& ref) {
   const StateKey key = family.states.front().key;
   const std::uint64_t total = cut.token_count;
   const std::uint64_t start = span.token_start;
@@ -206,7 +206,7 @@ inline CutManifest one_state_manifest(const RepresentationFamily& family, const 
           .semantic_model = semantic_model(),
           .input_cut = cut,
           .family = family,
-          .schema = {.kind = std::move(kind),
+          .schema = {.kind = kind,
                      .states = {std::move(state)},
                      .groups = {{1, {key}}},
                      .segment_restored_bytes = count * kElementsPerToken,
@@ -237,7 +237,7 @@ inline ScriptedRandom salt_and_nonce(unsigned salt, unsigned nonce) {
 }
 
 /// Stores one cut of `span.token_start + span.token_count` tokens.
-inline Stage store(const Mode& mode, ManifestKind kind, const ChunkSpan& span, Bytes plaintext,
+inline Stage store(const Mode& mode, const ManifestKind& kind, const ChunkSpan& span, Bytes plaintext,
                    ScriptedRandom chunk_random, ScriptedRandom pack_random) {
   const KeySchedule keys = key_schedule();
   const StateKey key = state_key();
@@ -250,7 +250,7 @@ inline Stage store(const Mode& mode, ManifestKind kind, const ChunkSpan& span, B
                                       .encrypt = mode.encrypt_chunks},
                                      chunk_random);
   const InputCutId cut = input_cut(family, static_cast<std::uint32_t>(span.token_start + span.token_count));
-  CutManifest manifest = one_state_manifest(family.family(), cut, std::move(kind), span, chunk.ref);
+  CutManifest manifest = one_state_manifest(family.family(), cut, kind, span, chunk.ref);
   Bytes manifest_bytes = *encode_manifest(manifest);
   EncodedPack pack = *encode_pack(manifest, keys, mode.encrypt_packs, pack_random);
   return {std::move(family),         span,
@@ -326,7 +326,7 @@ inline std::vector<Stage> delta_chain(const Mode& mode) {
   for (std::uint8_t s = 0; s <= kMaxDeltaDepth; ++s) {
     ManifestKind kind;
     if (s > 0) kind = {s, DeltaParent{stages.back().manifest_id, stages.back().manifest.input_cut}};
-    stages.push_back(detail::store(mode, std::move(kind), {s, 1, 4U * s, 4}, ramp(4U * s, 4),
+    stages.push_back(detail::store(mode, kind, {s, 1, 4U * s, 4}, ramp(4U * s, 4),
                                    detail::salt_and_nonce(0x20U + s, 0x40U + s),
                                    detail::salt_and_nonce(0x60U + s, 0x80U + s)));
   }
