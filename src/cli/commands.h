@@ -27,6 +27,8 @@ void add_set_verify(CLI::App& set, const Environment& environment);
 void add_set(CLI::App& app, const Environment& environment);
 void add_explain(CLI::App& app, const Environment& environment);
 void add_vectors(CLI::App& app, const Environment& environment);
+void add_handoff(CLI::App& app, const Environment& environment);
+void add_kvhf(CLI::App& app, const Environment& environment);
 
 /// Runs `run` with the options when the command is chosen.
 template <class Options>

@@ -39,8 +39,8 @@ int run(int argc, char** argv) {
   Common common;
   std::function<int()> chosen;
   const Environment environment{&fs, &common, &chosen};
-  for (const auto add :
-       {add_keygen, add_pack, add_unpack, add_inspect, add_verify, add_set, add_explain, add_vectors})
+  for (const auto add : {add_keygen, add_pack, add_unpack, add_inspect, add_verify, add_set, add_explain,
+                         add_vectors, add_handoff, add_kvhf})
     add(app, environment);
   try {
     app.parse(argc, argv);
@@ -62,13 +62,16 @@ int run(int argc, char** argv) {
 }  // namespace kvpack::cli
 
 int main(int argc, char** argv) {
+  using namespace kvpack;
+  using namespace kvpack::cli;
+  Common common;
+  common.json = asks_for_json(argc, argv);
+  const Reporter reporter(common);
   try {
-    return kvpack::cli::run(argc, argv);
+    return run(argc, argv);
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "kvpack: quota: out of memory\n");
-    return kvpack::cli::kExitIo;
+    return reporter.failure(fail(ErrorCode::kNoMemory, "out of memory"), "");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "kvpack: internal: {}\n", error.what());
-    return kvpack::cli::kExitInternal;
+    return reporter.failure(fail(ErrorCode::kInternal, error.what()), "");
   }
 }

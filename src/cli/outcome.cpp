@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "kvpack/base/clock.h"
+#include "kvpack/core/canonical.h"
 
 namespace kvpack::cli {
 
@@ -42,10 +43,22 @@ std::string_view json_category(ErrorCode code) noexcept {
   }
 }
 
-JsonValue error_json(const Error& error, const std::string& file) {
+namespace {
+
+/// A path may be any bytes; JSON may not.
+std::string as_utf8(std::string text) {
+  if (!is_utf8(byte_view(text)))
+    for (char& c : text)
+      if (static_cast<unsigned char>(c) >= 0x80) c = '?';
+  return text;
+}
+
+}  // namespace
+
+JsonValue error_json(const Error& error, const std::string& file, std::string_view category) {
   JsonValue detail = JsonValue::object();
-  detail.set("category", json_category(error.code));
-  detail.set("message", error.message);
+  detail.set("category", category.empty() ? json_category(error.code) : category);
+  detail.set("message", as_utf8(error.message));
   detail.set("object", JsonValue());
   for (const Context& context : error.context) {
     // The innermost fact of a kind is the first one, and it is the one that names the place.
@@ -55,21 +68,22 @@ JsonValue error_json(const Error& error, const std::string& file) {
       auto value = parse_json(byte_view(context.value));
       detail.set(context.key, value.has_value() ? *std::move(value) : JsonValue(context.value));
     } else {
-      detail.set(context.key, context.value);
+      detail.set(context.key, as_utf8(context.value));
     }
   }
   // Where no single object is to blame, it is the file that was named.
-  if (detail.find("object")->is_null() && !file.empty()) detail.set("object", file);
+  if (detail.find("object")->is_null() && !file.empty()) detail.set("object", as_utf8(file));
   JsonValue result = JsonValue::object();
   result.set("ok", false);
-  if (!file.empty()) result.set("file", file);
+  if (!file.empty()) result.set("file", as_utf8(file));
   result.set("error", std::move(detail));
   return result;
 }
 
-std::string error_text(const Error& error, const std::string& file) {
+std::string error_text(const Error& error, const std::string& file, std::string_view category) {
   std::string text = file.empty() ? "" : file + ": ";
-  text += fmt::format("{}: {}", json_category(error.code), error.message);
+  text += category.empty() ? json_category(error.code) : category;
+  if (!error.message.empty()) text += ": " + error.message;
   std::string place;
   std::vector<std::string_view> said;
   for (const Context& context : error.context) {
@@ -80,6 +94,42 @@ std::string error_text(const Error& error, const std::string& file) {
   }
   if (!place.empty()) text += " (" + place + ")";
   return text;
+}
+
+namespace {
+
+/// Whether a control character of one byte (C0, DEL) or of two (C1) begins at `at`; its length.
+std::size_t control_bytes(std::string_view text, std::size_t at) noexcept {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(at) < 0x20 || byte(at) == 0x7f) return 1;
+  const bool is_c1 = byte(at) == 0xc2 && at + 1 < text.size() && byte(at + 1) >= 0x80 && byte(at + 1) < 0xa0;
+  return is_c1 ? 2 : 0;
+}
+
+std::string escape_controls(std::string_view text, bool keep_line_feeds) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t n = control_bytes(text, i);
+    if (n == 0 || (keep_line_feeds && text[i] == '\n')) {
+      out += text[i++];
+      continue;
+    }
+    out += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(text[i + n - 1])));
+    i += n;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+  return escape_controls(text, false);
+}
+
+std::string printable_json(const JsonValue& value) {
+  // JSON has escaped those in its texts already, but for DEL and C1; what is left are its own line ends.
+  return escape_controls(pretty_json_text(value), true);
 }
 
 Error usage_error(std::string message) {
@@ -109,6 +159,19 @@ int Reporter::failure(const Error& error, const std::string& file) const {
   if (common_->json) fmt::print("{}\n", canonical_json_text(error_json(error, file)));
   fmt::print(stderr, "kvpack: {}\n", error_text(error, file));
   return exit_code(error.code);
+}
+
+int Reporter::refusal(const Error& error, const std::string& file, JsonValue seen) const {
+  const std::string_view category = category_token(error.code);
+  if (common_->json) {
+    JsonValue refused = error_json(error, file, category);
+    for (JsonMember& member : *refused.as_object()) seen.set(member.key, std::move(member.value));
+    fmt::print("{}\n", canonical_json_text(seen));
+  } else if (!seen.as_object()->empty()) {
+    fmt::print("{}\n", printable_json(seen));
+  }
+  fmt::print(stderr, "kvpack: {}\n", printable(error_text(error, file, category)));
+  return kExitRefused;
 }
 
 int Reporter::several(std::vector<JsonValue> results, int largest_exit_code) const {

@@ -25,11 +25,18 @@ int exit_code(ErrorCode code) noexcept;
 /// expectation, usage, internal.
 std::string_view json_category(ErrorCode code) noexcept;
 
-/// `{"ok":false,"error":{...}}`. @param file  what the command line named, or empty
-JsonValue error_json(const Error& error, const std::string& file);
+/// `{"ok":false,"error":{...}}`.
+/// @param file      what the command line named, or empty
+/// @param category  the category to name; empty: json_category of the code
+JsonValue error_json(const Error& error, const std::string& file, std::string_view category = {});
 
-/// One line for people, with what is known of the place.
-std::string error_text(const Error& error, const std::string& file);
+/// One line for people, with what is known of the place. @param category  as in error_json
+std::string error_text(const Error& error, const std::string& file, std::string_view category = {});
+
+/// `text` for a terminal: control characters, which a file of unknown origin may hold, as `\u00xx`.
+std::string printable(std::string_view text);
+/// A value of unknown origin as indented JSON for a terminal.
+std::string printable_json(const JsonValue& value);
 
 /// A mistake in how the command was called. @error kState, which ends in exit code 2
 Error usage_error(std::string message);
@@ -54,6 +61,10 @@ class Reporter {
   /// Ends a command that made one result.
   int success(const JsonValue& value, const std::string& prose) const;
   int failure(const Error& error, const std::string& file) const;
+  /// Ends a command with what a protocol says against the content of a file: always exit code 4, and the
+  /// protocol's own category, also where its code means misuse or an I/O error elsewhere.
+  /// @param seen  what could be read all the same: members of the JSON value, or an empty object
+  int refusal(const Error& error, const std::string& file, JsonValue seen = JsonValue::object()) const;
   /// Ends a command over several files: a JSON array in their order, or a line each; the largest exit code.
   int several(std::vector<JsonValue> results, int largest_exit_code) const;
   /// A line on standard error, unless quiet.
