@@ -99,53 +99,53 @@ enum {
   KVPACK_ERR_CALLBACK = 7,         /* A callback returned a code that is none of these, or threw. */
 
   /* Objects: what bytes say about themselves and about each other. */
-  KVPACK_ERR_UNKNOWN_ENUM = 100,
-  KVPACK_ERR_U64_RANGE = 101,
-  KVPACK_ERR_BAD_MAGIC = 102,
-  KVPACK_ERR_CHECKSUM = 103,
-  KVPACK_ERR_RESERVED = 104,
-  KVPACK_ERR_TRUNCATED = 105,
-  KVPACK_ERR_BOUNDS = 106,
-  KVPACK_ERR_SEMANTICS = 107,
-  KVPACK_ERR_GRAPH = 108,
-  KVPACK_ERR_AUTHENTICATION = 109,
-  KVPACK_ERR_CODEC = 110,
-  KVPACK_ERR_POISONED = 111,
+  KVPACK_ERR_UNKNOWN_ENUM = 100,   /* A closed enum has a value that is not listed. */
+  KVPACK_ERR_U64_RANGE = 101,      /* A number does not fit. */
+  KVPACK_ERR_BAD_MAGIC = 102,      /* Not this kind of object, or not this version of it. */
+  KVPACK_ERR_CHECKSUM = 103,       /* An unkeyed digest differs: damage. */
+  KVPACK_ERR_RESERVED = 104,       /* Nonzero where zero must be, or not the canonical bytes. */
+  KVPACK_ERR_TRUNCATED = 105,      /* The bytes end too early. */
+  KVPACK_ERR_BOUNDS = 106,         /* A count, size or offset is outside its bounds. */
+  KVPACK_ERR_SEMANTICS = 107,      /* A rule about values is broken. */
+  KVPACK_ERR_GRAPH = 108,          /* Objects do not fit together. */
+  KVPACK_ERR_AUTHENTICATION = 109, /* Not written by the holder of the keys, or another object. */
+  KVPACK_ERR_CODEC = 110,          /* An unsupported codec. */
+  KVPACK_ERR_POISONED = 111,       /* An earlier failure has ended this object. */
 
   /* Storage and use. */
-  KVPACK_ERR_IO = 200,
-  KVPACK_ERR_CATALOG = 201,
-  KVPACK_ERR_INTEGRITY = 202,
-  KVPACK_ERR_EXPECTATION = 203,
-  KVPACK_ERR_QUOTA = 204,
-  KVPACK_ERR_ENDURANCE = 205,
-  KVPACK_ERR_STATE = 206,
-  KVPACK_ERR_NOT_FOUND = 207,
-  KVPACK_ERR_BUSY = 208,
-  KVPACK_ERR_CANCELLED = 209,
+  KVPACK_ERR_IO = 200,          /* The operating system or a device failed. */
+  KVPACK_ERR_CATALOG = 201,     /* The catalog of a store failed. */
+  KVPACK_ERR_INTEGRITY = 202,   /* A store holds something that is not intact. */
+  KVPACK_ERR_EXPECTATION = 203, /* Intact, but not what was expected; `field` says what differs. */
+  KVPACK_ERR_QUOTA = 204,       /* A limit on memory or space would be exceeded. */
+  KVPACK_ERR_ENDURANCE = 205,   /* A limit on writing would be exceeded. */
+  KVPACK_ERR_STATE = 206,       /* What was given does not fit together or does not fit this moment. */
+  KVPACK_ERR_NOT_FOUND = 207,   /* A clean miss: an object is absent, or an epoch has no key. */
+  KVPACK_ERR_BUSY = 208,        /* Somebody else holds it. */
+  KVPACK_ERR_CANCELLED = 209,   /* The caller wanted it to end. */
 
   /* Live transfer and JSON. */
-  KVPACK_ERR_CANONICAL = 300,
-  KVPACK_ERR_DEADLINE_EXCEEDED = 301,
-  KVPACK_ERR_VALIDATION = 302,
-  KVPACK_ERR_INVALID_FRAME = 303,
-  KVPACK_ERR_JSON = 304,
-  KVPACK_ERR_TLS = 305,
-  KVPACK_ERR_CONFIG = 306,
-  KVPACK_ERR_LEAF_PIN = 307,
-  KVPACK_ERR_ALPN = 308,
-  KVPACK_ERR_REPLAY = 309,
-  KVPACK_ERR_ZERO_GENERATION = 310,
-  KVPACK_ERR_PRODUCER_ABORT = 311,
-  KVPACK_ERR_MISSING_BEGIN = 312,
-  KVPACK_ERR_INSTALL = 313,
-  KVPACK_ERR_CONTROL = 314,
-  KVPACK_ERR_LIMIT = 315,
-  KVPACK_ERR_TIMEOUT = 316,
+  KVPACK_ERR_CANONICAL = 300,         /* JSON that does not parse where canonical JSON must stand. */
+  KVPACK_ERR_DEADLINE_EXCEEDED = 301, /* It took too long. */
+  KVPACK_ERR_VALIDATION = 302,        /* A rule of the protocol is broken. */
+  KVPACK_ERR_INVALID_FRAME = 303,     /* Not a frame. */
+  KVPACK_ERR_JSON = 304,              /* Not JSON, or not with these members. */
+  KVPACK_ERR_TLS = 305,               /* The secure connection failed. */
+  KVPACK_ERR_CONFIG = 306,            /* A configuration cannot be used. */
+  KVPACK_ERR_LEAF_PIN = 307,          /* The peer has another certificate than the pinned one. */
+  KVPACK_ERR_ALPN = 308,              /* The peer speaks another protocol. */
+  KVPACK_ERR_REPLAY = 309,            /* A transfer or generation that was there before. */
+  KVPACK_ERR_ZERO_GENERATION = 310,   /* Generation 0 is never installable. */
+  KVPACK_ERR_PRODUCER_ABORT = 311,    /* The producer gave the transfer up. */
+  KVPACK_ERR_MISSING_BEGIN = 312,     /* A transfer without a begin. */
+  KVPACK_ERR_INSTALL = 313,           /* What was received could not be installed. */
+  KVPACK_ERR_CONTROL = 314,           /* A control request cannot be served. */
+  KVPACK_ERR_LIMIT = 315,             /* More than this reader takes. */
+  KVPACK_ERR_TIMEOUT = 316,           /* The peer was silent for too long. */
 
   /* The machine. */
-  KVPACK_ERR_NO_MEMORY = 900,
-  KVPACK_ERR_INTERNAL = 901
+  KVPACK_ERR_NO_MEMORY = 900, /* Out of memory. */
+  KVPACK_ERR_INTERNAL = 901   /* A fault of the library. */
 };
 
 /* Why a call failed. Immutable. Holds no key, prompt or token. */
