@@ -101,8 +101,17 @@ Result<PlannedTransfer> read_plan(FileSystem& fs, const HandoffMakeOptions& opti
   return plan;
 }
 
+/// A payload, whole. What no frame can carry is refused before it is read.
 Result<Bytes> read_payload(FileSystem& fs, const std::string& path) {
-  auto payload = read_named(fs, path, handoff::FrameLimits{}.max_payload_bytes);
+  const auto read = [&]() -> Result<Bytes> {
+    KVPACK_TRY_ASSIGN(FileSource file, open_named(fs, path));
+    if (file.size_bytes() > handoff::FrameLimits{}.max_payload_bytes)
+      return fail(ErrorCode::kInvalidFrame, "frame exceeds configured bounds");
+    Bytes payload(static_cast<std::size_t>(file.size_bytes()));
+    KVPACK_TRY(file.read_at(0, payload));
+    return payload;
+  };
+  auto payload = read();
   if (!payload.has_value()) return std::move(payload.error()).with("file", path);
   return payload;
 }

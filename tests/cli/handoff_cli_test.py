@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -166,7 +167,7 @@ class Make(Case):
             self.before = set(self.files("."))
             for key, value in (("sha256", "0" * 64), ("byte_len", 4)):
                 bad = copy.deepcopy(begin)
-                bad["segments"][0 if key == "sha256" else 0][key] = value
+                bad["segments"][0][key] = value
                 self.write("BEGIN.json", json.dumps(bad).encode())
                 error = self.refused(*self.make(payloads), category="validation",
                                      message="cannot sign mismatched segment material")
@@ -237,8 +238,13 @@ class Make(Case):
         self.write("BEGIN.json", json.dumps(begin).encode())
         self.before = set(self.files("."))
         self.refused(*self.make(payloads[:1]), category="validation", message="required component has no deferred segment")
-        self.write("p0.bin", b"")
-        self.refused(*self.make(payloads[:1]), category="validation", message="segment has unknown component or empty range")
+        for deferred in (True, False):
+            self.write("BEGIN.json", json.dumps({**begin, "deferred_segments": deferred}).encode())
+            self.write("p0.bin", b"")
+            self.refused(*self.make(payloads[:1]), category="validation",
+                         message="segment has unknown component or empty range")
+            os.truncate(self.folder / "p0.bin", 536870913)
+            self.refused(*self.make(payloads[:1]), category="invalid_frame", message="frame exceeds configured bounds")
         self.only_files()
 
 
@@ -599,7 +605,6 @@ class Kvhf(Case):
         verify = ["kvhf", "verify", "--now-ms", 150, "b"]
 
         def fresh():
-            import shutil
             shutil.rmtree(self.folder / "b", ignore_errors=True)
             bundle.write(str(self.folder / "b"), self.stream("v2-windowed"), kvhf.Limits(now_unix_ms=150))
             return self.folder / "b"
