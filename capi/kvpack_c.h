@@ -1715,7 +1715,7 @@ typedef struct kvpack_handoff_seal {
 KVPACK_API kvpack_status kvpack_handoff_payload_sha256(kvpack_id* out, const kvpack_span* payload,
                                                        uint64_t payload_count, kvpack_error** error);
 
-/* # Sending
+/* # Sending a handoff
  *
  * Frames come out, either as buffers or through a callback; the receiver's answer goes in. */
 
@@ -1828,7 +1828,7 @@ KVPACK_API uint64_t kvpack_handoff_sender_total_bytes(const kvpack_handoff_sende
 /* Frees a sender. */
 KVPACK_API void kvpack_handoff_sender_free(kvpack_handoff_sender* sender);
 
-/* # Receiving
+/* # Receiving a handoff
  *
  * The stream goes in; segments come out through the callbacks of a sink, each verified before it is shown,
  * and what was received becomes live by one last call. */
