@@ -167,7 +167,7 @@ int run_kvhf_verify(const Environment& environment, const KvhfVerifyOptions& opt
 }
 
 void add_limit_options(CLI::App& command, kvhf::Limits& limits) {
-  auto* group = command.add_option_group("Limits", "What this receiver admits. Defaults are in brackets.");
+  auto* group = command.add_option_group("Limits", "What this receiver admits, each with its default.");
   const auto add = [&](const std::string& name, std::uint64_t& value, const std::string& what) {
     group->add_option(name, value, what)->capture_default_str()->type_name("N");
   };
