@@ -1,0 +1,158 @@
+/* Sizes that may never shrink, and how structs of older and newer callers are read. */
+#include "fixture.h"
+
+/* Sizes of the first version on a 64-bit machine. A struct with struct_size may grow; the others never
+ * change. */
+#define FIXED(type, size) CHECK(sizeof(void*) != 8 || sizeof(type) == (size))
+#define FIRST_VERSION(type, size) CHECK(sizeof(void*) != 8 || sizeof(type) >= (size))
+
+static void sizes_stay(void) {
+  FIXED(kvpack_id, 32);
+  FIXED(kvpack_span, 16);
+  FIXED(kvpack_state_key, 24);
+  FIXED(kvpack_model, 160);
+  FIXED(kvpack_auxiliary_input, 64);
+  FIXED(kvpack_input_cut, 72);
+  FIXED(kvpack_prefix_node, 48);
+  FIXED(kvpack_chunk_span, 32);
+  FIXED(kvpack_chunk_ref, 112);
+  FIXED(kvpack_epoch_root, 32);
+  FIXED(kvpack_shadow, 32);
+  FIXED(kvpack_plane_shape, 32);
+  FIRST_VERSION(kvpack_keys_options, 96);
+  FIRST_VERSION(kvpack_family_options, 112);
+  FIRST_VERSION(kvpack_state_options, 80);
+  FIRST_VERSION(kvpack_state_info, 136);
+  FIRST_VERSION(kvpack_cut_chain_options, 88);
+  FIRST_VERSION(kvpack_cut_builder_options, 280);
+  FIRST_VERSION(kvpack_plane, 64);
+  FIRST_VERSION(kvpack_saved_chunk, 176);
+  FIRST_VERSION(kvpack_limits, 24);
+  FIRST_VERSION(kvpack_cut_options, 80);
+  FIRST_VERSION(kvpack_plane_info, 200);
+  FIRST_VERSION(kvpack_restore_options, 32);
+  FIRST_VERSION(kvpack_restored_chunk, 176);
+  FIRST_VERSION(kvpack_pack_set_writer_options, 48);
+  FIRST_VERSION(kvpack_pack_set_info, 136);
+  FIRST_VERSION(kvpack_pack_set_entry, 144);
+  FIRST_VERSION(kvpack_pack_set_options, 64);
+  FIRST_VERSION(kvpack_verify_options, 32);
+  FIRST_VERSION(kvpack_manifest_info, 424);
+  FIRST_VERSION(kvpack_pack_header, 104);
+  FIRST_VERSION(kvpack_pack_encode_options, 48);
+  FIRST_VERSION(kvpack_pack_options, 32);
+  FIRST_VERSION(kvpack_chunk_options, 152);
+  FIRST_VERSION(kvpack_chunk_expectation, 56);
+  FIRST_VERSION(kvpack_chunk_info, 216);
+  FIRST_VERSION(kvpack_object_key_options, 88);
+}
+
+/* A struct of a newer caller: ours, and a tail that this library does not know. */
+typedef struct NewerOptions {
+  kvpack_family_options known;
+  uint64_t unknown;
+} NewerOptions;
+
+typedef struct NewerInfo {
+  kvpack_state_info known;
+  uint64_t unknown;
+} NewerInfo;
+
+static NewerOptions newer_options(void) {
+  NewerOptions options;
+  memset(&options, 0, sizeof(options));
+  options.known.struct_size = sizeof(options);
+  options.known.engine_cache_abi = filled(2);
+  options.known.topology = filled(3);
+  options.known.shard_map = filled(4);
+  return options;
+}
+
+static void options_of_other_versions_are_read(void) {
+  NewerOptions options = newer_options();
+  kvpack_family_builder* builder = NULL;
+  EXPECT_OK(kvpack_family_builder_new(&builder, &options.known, &error));
+  kvpack_family_builder_free(builder);
+  builder = NULL;
+  options.unknown = 1;
+  EXPECT_REFUSED_WITH(kvpack_family_builder_new(&builder, &options.known, &error), KVPACK_ERR_STRUCT_SIZE,
+                      "struct options uses members that are unknown", "argument", "options");
+  options.unknown = 0;
+  options.known.struct_size = sizeof(kvpack_family_options) - 1;
+  EXPECT_REFUSED_WITH(kvpack_family_builder_new(&builder, &options.known, &error), KVPACK_ERR_STRUCT_SIZE,
+                      "struct options has an unknown size", "argument", "options");
+  options.known.struct_size = 0;
+  EXPECT_REFUSED_WITH(kvpack_family_builder_new(&builder, &options.known, &error), KVPACK_ERR_STRUCT_SIZE,
+                      "struct options has an unknown size", "found", "0");
+  options.known.struct_size = UINT64_MAX;
+  EXPECT_REFUSED(kvpack_family_builder_new(&builder, &options.known, &error), KVPACK_ERR_STRUCT_SIZE,
+                 "struct options has an unknown size");
+  CHECK(builder == NULL);
+}
+
+static void outputs_of_other_versions_are_filled(void) {
+  kvpack_family* family = make_family(0);
+  NewerInfo info;
+  memset(&info, 0xee, sizeof(info));
+  info.known.struct_size = sizeof(info);
+  EXPECT_OK(kvpack_family_state(family, &info.known, 0, &error));
+  CHECK(info.known.struct_size == sizeof(info));
+  CHECK(info.known.rank == 3);
+  CHECK(info.unknown == 0);
+
+  memset(&info, 0xee, sizeof(info));
+  info.known.struct_size = sizeof(kvpack_state_info) - 1;
+  EXPECT_REFUSED(kvpack_family_state(family, &info.known, 0, &error), KVPACK_ERR_STRUCT_SIZE,
+                 "struct out has an unknown size");
+  CHECK(info.known.rank == 0xeeeeeeee);
+  info.known.struct_size = 1u << 20;
+  EXPECT_REFUSED(kvpack_family_state(family, &info.known, 0, &error), KVPACK_ERR_STRUCT_SIZE,
+                 "struct out has an unknown size");
+  EXPECT_REFUSED(kvpack_family_state(family, NULL, 0, &error), KVPACK_ERR_INVALID_ARGUMENT,
+                 "argument out is NULL");
+  kvpack_family_free(family);
+}
+
+/* Each options struct is checked by the function that takes it. */
+static void every_options_struct_is_checked(void) {
+  kvpack_keys* keys = make_keys(99);
+  kvpack_family* family = make_family(0);
+  kvpack_family_builder* families = make_family_builder();
+  kvpack_chunk_ref ref;
+  kvpack_id id;
+  const uint64_t none = 0;
+  kvpack_keys* other_keys = NULL;
+  kvpack_cut_chain* chain = NULL;
+  kvpack_cut_builder* builder = NULL;
+  kvpack_cut* cut = NULL;
+  kvpack_pack_set_writer* writer = NULL;
+  kvpack_pack_set* set = NULL;
+  kvpack_manifest* manifest = NULL;
+#define EXPECT_UNKNOWN_SIZE(call) EXPECT_REFUSED(call, KVPACK_ERR_STRUCT_SIZE, NULL)
+  EXPECT_UNKNOWN_SIZE(kvpack_keys_new(&other_keys, (const kvpack_keys_options*)&none, &error));
+  EXPECT_UNKNOWN_SIZE(kvpack_family_builder_add_state(families, (const kvpack_state_options*)&none, &error));
+  EXPECT_UNKNOWN_SIZE(kvpack_cut_chain_new(&chain, (const kvpack_cut_chain_options*)&none, &error));
+  EXPECT_UNKNOWN_SIZE(kvpack_cut_builder_new(&builder, (const kvpack_cut_builder_options*)&none, &error));
+  EXPECT_UNKNOWN_SIZE(kvpack_cut_open(&cut, (const kvpack_cut_options*)&none, &error));
+  EXPECT_UNKNOWN_SIZE(
+      kvpack_pack_set_writer_new(&writer, (const kvpack_pack_set_writer_options*)&none, &error));
+  EXPECT_UNKNOWN_SIZE(kvpack_pack_set_open(&set, (const kvpack_pack_set_options*)&none, &error));
+  EXPECT_UNKNOWN_SIZE(kvpack_pack_open(&manifest, NULL, "", 0, (const kvpack_pack_options*)&none, &error));
+  EXPECT_UNKNOWN_SIZE(kvpack_pack_open(&manifest, (kvpack_pack_header*)(void*)&ref, "", 0, NULL, &error));
+  EXPECT_UNKNOWN_SIZE(kvpack_chunk_encode(&ref, NULL, 0, (const kvpack_chunk_options*)&none, &error));
+  EXPECT_UNKNOWN_SIZE(
+      kvpack_chunk_decode(NULL, 0, "", 0, (const kvpack_chunk_expectation*)&none, NULL, &error));
+  EXPECT_UNKNOWN_SIZE(kvpack_object_key(&id, (const kvpack_object_key_options*)&none, &error));
+#undef EXPECT_UNKNOWN_SIZE
+  kvpack_family_builder_free(families);
+  kvpack_family_free(family);
+  kvpack_keys_free(keys);
+}
+
+int main(void) {
+  sizes_stay();
+  options_of_other_versions_are_read();
+  outputs_of_other_versions_are_filled();
+  every_options_struct_is_checked();
+  return check_result();
+}
