@@ -60,7 +60,8 @@ inline void cipher_update(EVP_CIPHER_CTX* ctx, ByteSpan input, std::uint8_t* out
 }  // namespace detail
 
 /// Encrypts the concatenation of `parts` into `out`, the tag behind it. One copy: plaintext to ciphertext.
-/// @pre out.size() == sum of parts + kAeadTagBytes; a part is exactly where its ciphertext goes, or outside `out`
+/// @pre out.size() == sum of parts + kAeadTagBytes; a part is exactly where its ciphertext goes, or outside
+/// `out`
 inline void aead_seal(const SecretKey& key, const AeadNonce& nonce, ByteSpan aad,
                       std::initializer_list<ByteSpan> parts, MutableByteSpan out) {
   const auto ctx = detail::start_aead(detail::AeadDirection::kSeal, key, nonce, aad);
