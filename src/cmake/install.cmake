@@ -16,6 +16,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/kvpackConfigVersion.cmake
 install(FILES ${PROJECT_BINARY_DIR}/kvpackConfig.cmake ${PROJECT_BINARY_DIR}/kvpackConfigVersion.cmake
   DESTINATION ${KVPACK_CMAKE_DIR})
 
+# The file finds its own prefix, so that an installation can be moved and staged.
+file(RELATIVE_PATH KVPACK_PC_TO_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(src/cmake/kvpack_c.pc.in ${PROJECT_BINARY_DIR}/kvpack_c.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/kvpack_c.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
