@@ -1,5 +1,6 @@
 // Handoff V2, the consumer's side: the receive loop with the caller's sink, ledger and schedule behind it.
 #include <set>
+#include <stdexcept>
 
 #include "handoff_values.h"
 
@@ -265,6 +266,8 @@ Result<ReceiveStep> drive(kvpack_handoff_receiver& receiver, Call&& call) {
     }
     return step;
   } catch (const std::bad_alloc&) {
+    end_with(receiver, fail(ErrorCode::kNoMemory, "out of memory"));
+  } catch (const std::length_error&) {  // A payload within the caller's bounds and beyond any memory.
     end_with(receiver, fail(ErrorCode::kNoMemory, "out of memory"));
   } catch (...) {
     end_with(receiver, fail(ErrorCode::kInternal, "internal error"));

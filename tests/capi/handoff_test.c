@@ -4,6 +4,9 @@
 
 /* ---- receiver ---- */
 
+/* Length of the begin frame of the deferred transfer. */
+enum { BEGIN_BYTES = 928 };
+
 enum { LEND_NOTHING, LEND_ONE, LEND_TWO, LEND_LITTLE, LEND_MUCH, LEND_NULL };
 
 /* As C++ a callback that is to fail with this code throws; in C it is a code that is none. */
@@ -345,7 +348,7 @@ static void test_offer(const kvpack_mac_key* key) {
   EXPECT_REFUSED(kvpack_handoff_receiver_accept(receiver, &setting.accept, &error), KVPACK_ERR_WRONG_STATE,
                  "no begin waits to be accepted");
   EXPECT_OK(kvpack_handoff_receiver_push(receiver, &step, &used, stream.data, stream.size, &error));
-  CHECK(step == KVPACK_HANDOFF_BEGIN && used == 928);
+  CHECK(step == KVPACK_HANDOFF_BEGIN && used == BEGIN_BYTES);
   EXPECT_OK(kvpack_handoff_receiver_push(receiver, &step, &used, stream.data, stream.size, &error));
   CHECK(step == KVPACK_HANDOFF_BEGIN && used == 0);
   EXPECT_OK(kvpack_handoff_receiver_offer(receiver, &offer, &error));
@@ -550,6 +553,36 @@ static void test_bounds(const kvpack_mac_key* key) {
   release(&stream);
 }
 
+static struct bytes joined(struct bytes a, uint64_t a_size, const char* header) {
+  struct bytes frame = control_frame(header);
+  struct bytes out = {NULL, 0};
+  append(&out, a.data, a_size);
+  append(&out, frame.data, frame.size);
+  release(&frame);
+  return out;
+}
+
+/* A payload longer than any memory ends the transfer like everything else. */
+static void test_no_memory(const kvpack_mac_key* key) {
+  struct bytes stream = small_stream(key, 1);
+  struct bytes endless =
+      joined(stream, BEGIN_BYTES,
+             "{\"descriptor\":{\"byte_len\":9223372036854775808,\"component_id\":\"target\",\"element_type\":"
+             "\"f16_le\",\"elements_per_token\":1,\"layer\":3,\"logical_count\":4611686018427387904,"
+             "\"logical_start\":0,\"role\":\"nope_key\",\"sequence\":0,\"sha256\":"
+             "\"ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff\"},\"kind\":\"segment\","
+             "\"sequence\":0}");
+  struct setting setting;
+  endless.data[BEGIN_BYTES + 19] = 0x80; /* The payload's length in the preamble. */
+  make_setting(&setting, key);
+  setting.receiver.max_payload_bytes = UINT64_MAX;
+  setting.engine.careless = 1;
+  JUDGE(&setting, endless, KVPACK_ERR_NO_MEMORY, "out of memory");
+  CHECK(strcmp(setting.engine.calls, "ablx") == 0);
+  release(&endless);
+  release(&stream);
+}
+
 static void test_keys_of_receivers(const kvpack_mac_key* key) {
   struct bytes stream = small_stream(key, 0);
   struct setting setting;
@@ -589,25 +622,16 @@ static void test_keys_of_receivers(const kvpack_mac_key* key) {
   release(&stream);
 }
 
-static struct bytes joined(struct bytes a, uint64_t a_size, const char* header) {
-  struct bytes frame = control_frame(header);
-  struct bytes out = {NULL, 0};
-  append(&out, a.data, a_size);
-  append(&out, frame.data, frame.size);
-  release(&frame);
-  return out;
-}
-
 static void test_frames(const kvpack_mac_key* key) {
   struct bytes stream = small_stream(key, 1);
   struct bytes changed;
   struct setting setting;
 
-  changed = joined(stream, 928, "{\"kind\":\"abort\",\"reason\":\"out of tea\"}");
+  changed = joined(stream, BEGIN_BYTES, "{\"kind\":\"abort\",\"reason\":\"out of tea\"}");
   make_setting(&setting, key);
   JUDGE(&setting, changed, KVPACK_ERR_PRODUCER_ABORT, "out of tea");
   release(&changed);
-  changed = joined(stream, 928, kAck);
+  changed = joined(stream, BEGIN_BYTES, kAck);
   make_setting(&setting, key);
   JUDGE(&setting, changed, KVPACK_ERR_VALIDATION, "producer sent an ACK to the receiver");
   release(&changed);
@@ -619,12 +643,12 @@ static void test_frames(const kvpack_mac_key* key) {
   make_setting(&setting, key);
   JUDGE(&setting, changed, KVPACK_ERR_INVALID_FRAME, "header repeats the key `kind`");
   release(&changed);
-  changed = joined(stream, 928, "{\"kind\":\"refusal\"}");
+  changed = joined(stream, BEGIN_BYTES, "{\"kind\":\"refusal\"}");
   make_setting(&setting, key);
   JUDGE(&setting, changed, KVPACK_ERR_JSON, NULL);
   release(&changed);
-  append(&changed, stream.data, 928);
-  append(&changed, stream.data, 928);
+  append(&changed, stream.data, BEGIN_BYTES);
+  append(&changed, stream.data, BEGIN_BYTES);
   make_setting(&setting, key);
   JUDGE(&setting, changed, KVPACK_ERR_VALIDATION, "duplicate begin");
 
@@ -647,7 +671,7 @@ static void test_frames(const kvpack_mac_key* key) {
   JUDGE(&setting, changed, KVPACK_ERR_IO, "stream ended between frames");
   changed.size = 927;
   JUDGE(&setting, changed, KVPACK_ERR_IO, "stream ended inside a frame");
-  changed.size = 928 + 304;
+  changed.size = BEGIN_BYTES + 304;
   make_setting(&setting, key);
   JUDGE(&setting, changed, KVPACK_ERR_INVALID_FRAME, "truncated segment payload");
   changed.data[0] = 'k';
@@ -977,7 +1001,8 @@ static void test_aborts(const kvpack_mac_key* key) {
     }
     kvpack_handoff_receiver_free(receiver);
     CHECK(count_of(&setting.engine, 'x') == count_of(&setting.engine, 'b'));
-    CHECK(count_of(&setting.engine, 'x') == (at < 928 ? 0 : 1) && count_of(&setting.engine, 'c') == 0);
+    CHECK(count_of(&setting.engine, 'x') == (at < BEGIN_BYTES ? 0 : 1) &&
+          count_of(&setting.engine, 'c') == 0);
   }
   release(&stream);
 }
@@ -1053,6 +1078,7 @@ int main(void) {
   test_lent_places(key);
   test_times(key);
   test_bounds(key);
+  test_no_memory(key);
   test_keys_of_receivers(key);
   test_frames(key);
   test_expectations(key);
