@@ -247,7 +247,9 @@ namespace {
 void end_with(kvpack_handoff_receiver& receiver, const Error& failure) {
   receiver.loop.abort(failure);
   receiver.failure = failure;
-  if (!receiver.refusals || receiver.loop.reservation_asked()) return;
+  // Memory may run out behind the commit: then there is nothing to refuse.
+  const bool is_live = !receiver.loop.committed().transfer_id.empty();
+  if (!receiver.refusals || receiver.loop.reservation_asked() || is_live) return;
   auto frame = encode_refusal_frame(make_refusal(failure, receiver.loop.failed_in_engine()));
   if (frame.has_value()) receiver.refusal = *std::move(frame);
 }
