@@ -24,6 +24,7 @@ constexpr std::uint64_t kLedgerV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_ledger, res
 constexpr std::uint64_t kReceiverOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_receiver_options, reserved);
 constexpr std::uint64_t kOfferV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_offer, reserved);
 constexpr std::uint64_t kExpectationsV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_expectations, held_token_count);
+// The size of the pointer is meant. NOLINTNEXTLINE(bugprone-sizeof-expression)
 constexpr std::uint64_t kAcceptOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_accept_options, expected);
 
 std::uint32_t from_step(ReceiveStep step) noexcept {
