@@ -154,8 +154,8 @@ kvpack_handoff_seal from_seal(const SealCore& core) {
 
 }  // namespace kvpack::capi
 
-using namespace kvpack;        // NOLINT(google-build-using-namespace)
-using namespace kvpack::capi;  // NOLINT(google-build-using-namespace)
+using namespace kvpack;
+using namespace kvpack::capi;
 
 kvpack_status kvpack_mac_key_new(kvpack_mac_key** out, const kvpack_mac_key_options* options,
                                  kvpack_error** error) {

@@ -187,8 +187,8 @@ SpanSchedule make_schedule(kvpack_handoff_schedule_fn callback, void* user) {
 
 }  // namespace kvpack::capi
 
-using namespace kvpack;        // NOLINT(google-build-using-namespace)
-using namespace kvpack::capi;  // NOLINT(google-build-using-namespace)
+using namespace kvpack;
+using namespace kvpack::capi;
 
 kvpack_status kvpack_handoff_place_add(kvpack_handoff_place* place, void* data, uint64_t size,
                                        kvpack_error** error) {

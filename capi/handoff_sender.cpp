@@ -88,8 +88,8 @@ std::uint32_t from_step(SenderStep step) noexcept {
 
 }  // namespace kvpack::capi
 
-using namespace kvpack;        // NOLINT(google-build-using-namespace)
-using namespace kvpack::capi;  // NOLINT(google-build-using-namespace)
+using namespace kvpack;
+using namespace kvpack::capi;
 
 struct kvpack_handoff_sender final : Handle<handle_tag("KVhandtx")> {
   enum class Stage : std::uint8_t {

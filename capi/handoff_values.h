@@ -13,7 +13,7 @@ struct kvpack_mac_key final : kvpack::capi::Handle<kvpack::capi::handle_tag("KVm
 
 namespace kvpack::capi {
 
-using namespace kvpack::handoff;  // NOLINT(google-build-using-namespace)
+using namespace kvpack::handoff;
 
 // ---- enums ----
 
