@@ -134,8 +134,12 @@ Error buffer_too_small(std::uint64_t needed_bytes);
 
 // ---- structs that begin with struct_size ----
 
+template <class T, class Member>
+consteval std::uint64_t member_bytes(Member T::*) noexcept {
+  return sizeof(Member);  // NOLINT(bugprone-sizeof-expression): a pointer's own bytes are meant.
+}
 /// Bytes of a struct up to and with one member: its size in the version that ended with it.
-#define KVPACK_SIZE_UP_TO(type, member) (offsetof(type, member) + sizeof(type::member))
+#define KVPACK_SIZE_UP_TO(type, member) (offsetof(type, member) + member_bytes(&type::member))
 
 /// The largest struct_size that is looked at. Bounds how far an unknown tail is read.
 inline constexpr std::uint64_t kMaxStructBytes = 4096;

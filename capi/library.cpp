@@ -135,7 +135,6 @@ Result<std::uint64_t> read_struct_size(const void* data, std::uint64_t least, st
 
 }  // namespace kvpack::capi
 
-using kvpack::capi::bad_argument;
 using kvpack::capi::is_live;
 
 uint32_t kvpack_abi_version(void) {
