@@ -688,7 +688,7 @@ KVPACK_API kvpack_status kvpack_cut_builder_new(kvpack_cut_builder** out,
 KVPACK_API kvpack_status kvpack_cut_builder_set_plane(kvpack_cut_builder* builder, uint64_t state_index,
                                                       const kvpack_plane* plane, kvpack_error** error);
 
-/* Chooses the chunks of a state by their token counts, in order, instead of by the span rule. */
+/* Chooses the chunks of a state by their token counts, in order; no counts: by the span rule again. */
 KVPACK_API kvpack_status kvpack_cut_builder_set_chunk_tokens(kvpack_cut_builder* builder,
                                                              uint64_t state_index,
                                                              const uint64_t* token_counts,

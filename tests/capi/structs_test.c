@@ -128,6 +128,7 @@ static void every_options_struct_is_checked(void) {
   kvpack_pack_set_writer* writer = NULL;
   kvpack_pack_set* set = NULL;
   kvpack_manifest* manifest = NULL;
+  kvpack_pack_header header;
 #define EXPECT_UNKNOWN_SIZE(call) EXPECT_REFUSED(call, KVPACK_ERR_STRUCT_SIZE, NULL)
   EXPECT_UNKNOWN_SIZE(kvpack_keys_new(&other_keys, (const kvpack_keys_options*)&none, &error));
   EXPECT_UNKNOWN_SIZE(kvpack_family_builder_add_state(families, (const kvpack_state_options*)&none, &error));
@@ -138,7 +139,8 @@ static void every_options_struct_is_checked(void) {
       kvpack_pack_set_writer_new(&writer, (const kvpack_pack_set_writer_options*)&none, &error));
   EXPECT_UNKNOWN_SIZE(kvpack_pack_set_open(&set, (const kvpack_pack_set_options*)&none, &error));
   EXPECT_UNKNOWN_SIZE(kvpack_pack_open(&manifest, NULL, "", 0, (const kvpack_pack_options*)&none, &error));
-  EXPECT_UNKNOWN_SIZE(kvpack_pack_open(&manifest, (kvpack_pack_header*)(void*)&ref, "", 0, NULL, &error));
+  memset(&header, 0, sizeof(header));
+  EXPECT_UNKNOWN_SIZE(kvpack_pack_open(&manifest, &header, "", 0, NULL, &error));
   EXPECT_UNKNOWN_SIZE(kvpack_chunk_encode(&ref, NULL, 0, (const kvpack_chunk_options*)&none, &error));
   EXPECT_UNKNOWN_SIZE(
       kvpack_chunk_decode(NULL, 0, "", 0, (const kvpack_chunk_expectation*)&none, NULL, &error));
