@@ -7,7 +7,7 @@ usage: abi.py BASELINE HEADER LIBRARY                status 1 when something tha
 
 Growth is no break: new functions, and members at the end of a struct that begins with struct_size. It is listed, with
 the advice to renew the baseline. abidiff reads debug information only and passes anything without it, so a library that
-has none is refused here.
+has none, or not that of types (-g1), is refused here.
 """
 import argparse
 import os
@@ -21,19 +21,27 @@ STRUCT = re.compile(r"    <class-decl name='(\w+)' size-in-bits='(\d+)'.*?</clas
 MEMBER = re.compile(r"      <data-member .*?</data-member>\n", re.DOTALL)
 
 
-def has_debug_info(library):
-    sections = subprocess.run(["readelf", "-SW", library], check=True, capture_output=True, text=True).stdout
-    return ".debug_info" in sections
+class NothingToCompare(Exception):
+    """The library does not say what its types are."""
 
 
 def describe(header, library):
     """The interface as text: what the header declares, and not what handles point to. The place of the source
     tree is no part of it."""
+    sections = subprocess.run(["readelf", "-SW", library], check=True, capture_output=True, text=True).stdout
+    if ".debug_info" not in sections:
+        raise NothingToCompare("%s has no debug information; build with -g" % library)
     text = subprocess.run(
         ["abidw", "--no-corpus-path", "--no-comp-dir-path", "--no-show-locs", "--drop-private-types",
-         "--exported-interfaces-only", "--header-file", header, library],
+         "--exported-interfaces-only", "--header-file", os.path.abspath(header), library],
         check=True, capture_output=True, text=True).stdout
     root = os.path.dirname(os.path.dirname(os.path.abspath(header)))
+    with open(header, encoding="utf-8") as source:
+        declared = set(re.findall(r"^typedef struct (\w+) \{", source.read(), re.MULTILINE))
+    missing = declared - {match.group(1) for match in STRUCT.finditer(text)}
+    if not declared or missing:
+        raise NothingToCompare("%s has no debug information of %d structs of the header, such as %s; build with -g"
+                               % (library, len(missing), min(missing, default="any")))
     return text.replace("path='%s/" % root, "path='")
 
 
@@ -76,12 +84,9 @@ def judge(old, new):
 
 
 def check(options):
-    if not has_debug_info(options.library):
-        print("abi: %s has no debug information, so nothing can be compared; build with -g" % options.library)
-        return 1
+    new = describe(options.header, options.library)
     with open(options.baseline, encoding="utf-8") as source:
-        old = source.read()
-    broken, added = judge(old, describe(options.header, options.library))
+        broken, added = judge(source.read(), new)
     if broken:
         print(broken)
         print("abi: BROKEN: programs that were built against the baseline would misbehave")
@@ -99,9 +104,12 @@ def self_test(options):
         stripped = os.path.join(folder, "stripped.so")
         shutil.copy(options.library, stripped)
         subprocess.run(["strip", "--strip-debug", stripped], check=True)
-        if has_debug_info(stripped) or not has_debug_info(options.library):
+        try:
+            describe(options.header, stripped)
             print("abi: a stripped library is not told from a whole one")
             return 1
+        except NothingToCompare:
+            pass
     new = describe(options.header, options.library)
     grown = next(match for match in STRUCT.finditer(new) if match.group(1) == "kvpack_verify_options")
     shorter = grown.group(0).replace(MEMBER.findall(grown.group(0))[-1], "").replace("size-in-bits='256'",
@@ -133,15 +141,17 @@ def main():
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--self-test", action="store_true")
     options = parser.parse_args()
-    if options.self_test:
-        return self_test(options)
-    if not options.write:
-        return check(options)
-    if not has_debug_info(options.library):
-        print("abi: %s has no debug information; build with -g" % options.library)
+    try:
+        if options.self_test:
+            return self_test(options)
+        if not options.write:
+            return check(options)
+        text = describe(options.header, options.library)
+    except NothingToCompare as problem:
+        print("abi: nothing can be compared: %s" % problem)
         return 1
     with open(options.baseline, "w", encoding="utf-8") as out:
-        out.write(describe(options.header, options.library))
+        out.write(text)
     return 0
 
 
