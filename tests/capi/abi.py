@@ -31,18 +31,21 @@ def describe(header, library):
     sections = subprocess.run(["readelf", "-SW", library], check=True, capture_output=True, text=True).stdout
     if ".debug_info" not in sections:
         raise NothingToCompare("%s has no debug information; build with -g" % library)
-    text = subprocess.run(
-        ["abidw", "--no-corpus-path", "--no-comp-dir-path", "--no-show-locs", "--drop-private-types",
-         "--exported-interfaces-only", "--header-file", os.path.abspath(header), library],
-        check=True, capture_output=True, text=True).stdout
-    root = os.path.dirname(os.path.dirname(os.path.abspath(header)))
+    # A folder with the header alone: of a folder abidw compares names, of a single header the path, and the path in the
+    # debug information is that of another tree when a compiler cache has served the object.
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(header, folder)
+        text = subprocess.run(
+            ["abidw", "--no-corpus-path", "--no-comp-dir-path", "--no-show-locs", "--drop-private-types",
+             "--exported-interfaces-only", "--headers-dir", folder, library],
+            check=True, capture_output=True, text=True).stdout
     with open(header, encoding="utf-8") as source:
         declared = set(re.findall(r"^typedef struct (\w+) \{", source.read(), re.MULTILINE))
     missing = declared - {match.group(1) for match in STRUCT.finditer(text)}
     if not declared or missing:
         raise NothingToCompare("%s has no debug information of %d structs of the header, such as %s; build with -g"
                                % (library, len(missing), min(missing, default="any")))
-    return text.replace("path='%s/" % root, "path='")
+    return re.sub(r"path='[^']*/(capi/[^'/]+)'", r"path='\1'", text)
 
 
 def differences(old, new, *options):
