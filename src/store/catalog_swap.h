@@ -1,0 +1,14 @@
+/// A rebuilt catalog takes the place of the old one by renaming whole directories, so that an old write-ahead
+/// log can never meet a new database. docs/format/store.md §Rebuild
+#pragma once
+
+#include "kvpack/base/clock.h"
+#include "store/store_files.h"
+
+namespace kvpack::store {
+
+/// Finishes a swap that was interrupted after the old catalog had been moved away, or removes an unfinished
+/// `catalog.new/`.
+Status finish_catalog_swap(Directory& root);
+
+}  // namespace kvpack::store

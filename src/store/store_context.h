@@ -1,0 +1,68 @@
+/// What every part of an open store shares. Made by Store::create and its siblings; the parts are free
+/// functions over it, each in a file named for what it does.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+
+#include "kvpack/store/store_options.h"
+#include "store/catalog.h"
+#include "store/pins.h"
+#include "store/restore_holds.h"
+#include "store/store_counters.h"
+#include "store/store_files.h"
+
+namespace kvpack::store {
+
+struct StoreContext {
+  StoreOptions options;  ///< Validated; quotas, limits and seams are filled in.
+  bool read_only = false;
+  Id32 tenant{};
+  std::shared_ptr<const KeySchedule> active_keys{};  ///< Of options.epochs.active.
+  Id32 incarnation{};                                ///< Of this handle, random: who owns an upload.
+  StoreFiles files;
+  std::unique_ptr<File> lock{};  ///< Held for life by the writer; null in a reader.
+  std::unique_ptr<Catalog> catalog{};
+  Pins pins{};
+  RestoreHolds holds{};
+  StoreCounters counters{};
+  std::atomic<std::uint64_t> last_wall_ns{0};
+  std::atomic<unsigned> quarantined_objects{0};  ///< By this handle; bounded by kMaxQuarantinedObjects.
+
+  FileSystem& fs() const { return *options.file_system; }
+  Clock& clock() const { return *options.clock; }
+  RandomSource& random() const { return *options.random; }
+  const KeyRing& keys() const { return *options.keys; }
+
+  /// Nanoseconds since 1970. Never goes back within a handle.
+  std::uint64_t now_ns() {
+    const std::uint64_t now = clock().wall_ms() * 1'000'000;
+    std::uint64_t last = last_wall_ns.load();
+    while (now > last && !last_wall_ns.compare_exchange_weak(last, now)) {
+    }
+    return std::max(now, last);
+  }
+  /// Seconds since 1970, likewise: the endurance window's unit.
+  std::uint64_t now_second() { return now_ns() / 1'000'000'000; }
+};
+
+inline constexpr unsigned kMaxQuarantinedObjects = 64;
+
+/// @error kState `store is open for reading only`, `store directory was removed: {path}`
+Status check_writable(const StoreContext& context);
+
+/// 32 random bytes, never all zero.
+Result<Id32> random_id(StoreContext& context);
+
+/// Opens, or after a rebuild by another process opens again, the catalog of a read-only handle, and checks
+/// that it is this tenant's.
+Status open_reading_catalog(StoreContext& context);
+
+/// Adds what has been counted to the catalog; keeps the counts when that fails.
+Status flush_counters(StoreContext& context);
+
+/// Whether an error says that the volume, the user's disk quota or the catalog has no room left.
+bool is_no_space(const Error& error);
+
+}  // namespace kvpack::store

@@ -1,0 +1,163 @@
+#include "store/store_files.h"
+
+namespace kvpack::store {
+namespace {
+
+constexpr std::string_view suffix_of(ObjectKind kind) {
+  return kind == ObjectKind::kChunk ? ".kvchunk" : ".kvpack";
+}
+
+Result<std::unique_ptr<Directory>> open_private(Directory& parent, std::string_view name, bool create) {
+  if (create) {
+    const Status made = parent.make_directory(name);
+    if (!made.has_value() && made.error().code != ErrorCode::kExpectation) return Error(made.error());
+  }
+  KVPACK_TRY_ASSIGN(auto directory, parent.open_directory(name));
+  KVPACK_TRY(check_private(*directory));
+  return directory;
+}
+
+}  // namespace
+
+std::string object_file_name(ObjectKind kind, const Id32& id) {
+  return id.hex() + std::string(suffix_of(kind));
+}
+
+std::string shard_name(const Id32& id) {
+  return id.hex().substr(0, 2);
+}
+
+std::optional<Id32> object_id_of(ObjectKind kind, std::string_view file_name) {
+  if (!file_name.ends_with(suffix_of(kind))) return std::nullopt;
+  file_name.remove_suffix(suffix_of(kind).size());
+  return Id32::from_hex(file_name);
+}
+
+void DirtyDirectories::add(const std::string& path, std::unique_ptr<Directory> directory) {
+  directories_.try_emplace(path, std::move(directory));
+}
+
+Directory* DirtyDirectories::find(const std::string& path) const {
+  const auto found = directories_.find(path);
+  return found == directories_.end() ? nullptr : found->second.get();
+}
+
+Status DirtyDirectories::sync_all() {
+  for (auto& [path, directory] : directories_) KVPACK_TRY(directory->sync());
+  directories_.clear();
+  return success();
+}
+
+Status check_private(const Directory& directory) {
+  KVPACK_TRY_ASSIGN(const FileFacts facts, directory.facts());
+  if (!facts.ours || !facts.is_private())
+    return fail(ErrorCode::kState, "store directory is not private: " + directory.path());
+  return success();
+}
+
+namespace {
+
+/// Every directory of a store in the order in which they are made.
+Status open_children(
+    Directory& root, bool create, std::unique_ptr<Directory>& objects,
+    std::initializer_list<std::pair<std::string_view, std::unique_ptr<Directory>*>> below_objects,
+    std::unique_ptr<Directory>& pins) {
+  KVPACK_TRY_ASSIGN(objects, open_private(root, "objects", create));
+  for (const auto& [name, place] : below_objects) {
+    KVPACK_TRY_ASSIGN(*place, open_private(*objects, name, create));
+  }
+  KVPACK_TRY_ASSIGN(pins, open_private(root, "pins", create));
+  return success();
+}
+
+}  // namespace
+
+Result<StoreFiles> StoreFiles::open(FileSystem& fs, const std::string& root) {
+  StoreFiles files;
+  KVPACK_TRY_ASSIGN(files.root_, fs.open_directory(root, Links::kRefuse));
+  KVPACK_TRY(check_private(*files.root_));
+  KVPACK_TRY(open_children(*files.root_, false, files.objects_,
+                           {{"chunks", &files.chunks_},
+                            {"manifests", &files.manifests_},
+                            {"partials", &files.partials_},
+                            {"uploads", &files.uploads_},
+                            {"quarantine", &files.quarantine_}},
+                           files.pins_));
+  return files;
+}
+
+Result<StoreFiles> StoreFiles::create(FileSystem& fs, const std::string& root) {
+  StoreFiles files;
+  KVPACK_TRY_ASSIGN(files.root_, fs.open_directory(root, Links::kRefuse));
+  KVPACK_TRY(check_private(*files.root_));
+  KVPACK_TRY(open_children(*files.root_, true, files.objects_,
+                           {{"chunks", &files.chunks_},
+                            {"manifests", &files.manifests_},
+                            {"partials", &files.partials_},
+                            {"uploads", &files.uploads_},
+                            {"quarantine", &files.quarantine_}},
+                           files.pins_));
+  return files;
+}
+
+Status StoreFiles::check_present() const {
+  KVPACK_TRY_ASSIGN(const FileFacts facts, root_->facts());
+  if (facts.links == 0) return fail(ErrorCode::kState, "store directory was removed: " + root_->path());
+  return success();
+}
+
+Result<FileFacts> StoreFiles::object_facts(ObjectKind kind, const Id32& id) const {
+  KVPACK_TRY_ASSIGN(const auto shard, objects(kind).open_directory(shard_name(id)));
+  return shard->facts(object_file_name(kind, id));
+}
+
+Result<std::unique_ptr<File>> StoreFiles::open_object(ObjectKind kind, const Id32& id) const {
+  KVPACK_TRY_ASSIGN(const auto shard, objects(kind).open_directory(shard_name(id)));
+  return shard->open(object_file_name(kind, id), OpenMode::kRead);
+}
+
+Result<bool> StoreFiles::unlink_object(ObjectKind kind, const Id32& id, DirtyDirectories& dirty) const {
+  auto shard = objects(kind).open_directory(shard_name(id));
+  if (!shard.has_value()) {
+    if (shard.error().code == ErrorCode::kNotFound) return false;
+    return std::move(shard.error());
+  }
+  const Status gone = (*shard)->unlink(object_file_name(kind, id));
+  const bool existed = gone.has_value();
+  if (!existed && gone.error().code != ErrorCode::kNotFound) return Error(gone.error());
+  // An absent name may have been removed by a process that died before it synced.
+  const std::string path = (*shard)->path();
+  dirty.add(path, *std::move(shard));
+  return existed;
+}
+
+std::string StoreFiles::object_path(ObjectKind kind, const Id32& id) const {
+  return join_path(join_path(objects(kind).path(), shard_name(id)), object_file_name(kind, id));
+}
+
+Result<Directory*> StoreFiles::shard_for_writing(ObjectKind kind, const Id32& id,
+                                                 DirtyDirectories& dirty) const {
+  Directory& parent = objects(kind);
+  const std::string path = join_path(parent.path(), shard_name(id));
+  if (Directory* known = dirty.find(path)) return known;
+  {
+    // A name in a directory whose own name is lost is lost too, so a new shard's parent is synced before the
+    // shard is used, by whoever made it: others wait here.
+    const std::lock_guard lock(gate_->mutex);
+    bool& parent_dirty = kind == ObjectKind::kChunk ? gate_->chunks_dirty : gate_->manifests_dirty;
+    const Status made = parent.make_directory(shard_name(id));
+    if (!made.has_value() && made.error().code != ErrorCode::kExpectation) return Error(made.error());
+    parent_dirty = parent_dirty || made.has_value();
+    if (parent_dirty) KVPACK_TRY(parent.sync());
+    parent_dirty = false;
+  }
+  KVPACK_TRY_ASSIGN(auto shard, parent.open_directory(shard_name(id)));
+  dirty.add(path, std::move(shard));
+  return dirty.find(path);
+}
+
+std::string StoreFiles::catalog_path() const {
+  return join_path(join_path(root_->path(), kCatalogDirectoryName), kCatalogFileName);
+}
+
+}  // namespace kvpack::store
