@@ -277,6 +277,9 @@ class SystemDirectory final : public Directory {
       return error("mark accessed", name);
     return success();
   }
+  bool lock() override {
+    return retry([&] { return ::flock(fd_.get(), LOCK_EX); }) == 0;
+  }
   Result<std::uint64_t> random_bits() override {
     std::array<std::uint8_t, 8> bytes{};
     if (::getentropy(bytes.data(), bytes.size()) != 0) return os_error(errno, "random name in", path_);
@@ -347,10 +350,11 @@ Error os_error(int error_number, std::string_view operation, std::string_view pa
   ErrorCode code = ErrorCode::kIo;
   if (error_number == ENOENT) code = ErrorCode::kNotFound;
   if (error_number == EEXIST || error_number == ENOTEMPTY) code = ErrorCode::kExpectation;
-  if (error_number == ENOSPC || error_number == EDQUOT) code = ErrorCode::kQuota;
   std::string message(operation);
   message.append(" ").append(path).append(": ").append(std::generic_category().message(error_number));
-  return fail(code, std::move(message));
+  Error error = fail(code, std::move(message));
+  if (error_number == ENOSPC || error_number == EDQUOT) error.context.push_back({"space", "full"});
+  return error;
 }
 
 Status check_file_name(std::string_view name) {

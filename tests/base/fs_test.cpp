@@ -452,8 +452,13 @@ TEST(FakedFiles, ErrorNumbersBecomeCategories) {
   EXPECT_EQ(os_error(ENOENT, "open", "/p").verdict(), "not_found:open /p: No such file or directory");
   EXPECT_EQ(os_error(EEXIST, "link", "/p").code, ErrorCode::kExpectation);
   EXPECT_EQ(os_error(ENOTEMPTY, "rename to", "/p").code, ErrorCode::kExpectation);
-  EXPECT_EQ(os_error(ENOSPC, "write", "/p").verdict(), "quota:write /p: No space left on device");
-  EXPECT_EQ(os_error(EDQUOT, "write", "/p").code, ErrorCode::kQuota);
+  EXPECT_EQ(os_error(ENOSPC, "write", "/p").verdict(), "io:write /p: No space left on device");
+  for (const int full : {ENOSPC, EDQUOT}) {
+    const Error error = os_error(full, "write", "/p");
+    ASSERT_EQ(error.context.size(), 1u);
+    EXPECT_EQ(error.context[0].key, "space");
+    EXPECT_EQ(error.context[0].value, "full");
+  }
   EXPECT_EQ(os_error(EACCES, "open", "/p").code, ErrorCode::kIo);
 }
 

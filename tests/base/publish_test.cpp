@@ -171,7 +171,7 @@ TEST(Publication, IsPoisonedByAFailedAppendAndClosedByItsCommit) {
   {
     auto publication = *Publication::begin(*root);
     fs.fail_operation(0, ENOSPC);
-    EXPECT_EQ(publication.append(kContent).error().code, ErrorCode::kQuota);
+    EXPECT_EQ(publication.append(kContent).error().code, ErrorCode::kIo);
     EXPECT_EQ(publication.append(kContent).error().verdict(), "poisoned:publication failed or ended earlier");
     EXPECT_EQ(publication.commit("set").error().code, ErrorCode::kPoisoned);
   }

@@ -4,8 +4,9 @@
 /// A path is text that a person gave; it is opened once. Everything after that is named by one component
 /// relative to an open directory, and a symbolic link in that place is never followed.
 ///
-/// Errors of all operations: kNotFound nothing has the name; kExpectation the name is taken; kQuota the
-/// volume or the user's quota is full; kIo anything else. Messages are `{operation} {path}: {system text}`.
+/// Errors of all operations: kNotFound nothing has the name; kExpectation the name is taken; kIo anything
+/// else, with `space`=`full` in the context when the volume or the user's quota is full. Messages are
+/// `{operation} {path}: {system text}`.
 #pragma once
 
 #include <functional>
@@ -61,7 +62,7 @@ class File {
 
   virtual Status truncate(std::uint64_t size_bytes) = 0;
   /// Reserves room for the first `size_bytes` without changing the length. Does nothing where the file system
-  /// cannot. @error kQuota kIo
+  /// cannot. @error kIo
   virtual Status preallocate(std::uint64_t size_bytes) = 0;
   /// Content and length are on the medium after success. After a failure they are undefined for good: another
   /// call proves nothing. Says nothing about the file's name.
@@ -113,6 +114,9 @@ class Directory {
   virtual Status list(const std::function<bool(std::string_view)>& visit) = 0;
   /// Sets the access time of `name` to now and leaves its other times alone.
   virtual Status mark_accessed(std::string_view name) = 0;
+  /// Takes the advisory lock of the directory, waiting for another handle, of this process or not, to let go
+  /// of it. It dies with this handle. @return false where it cannot be had
+  virtual bool lock() = 0;
   /// 64 random bits for the name of a temporary file.
   virtual Result<std::uint64_t> random_bits() = 0;
   /// The names in this directory are on the medium after success; not its own name, not the files' content.

@@ -20,7 +20,7 @@ class ReadAt {
 class Append {
  public:
   virtual ~Append() = default;
-  /// Writes all of `data` behind what is there. @error kIo kQuota
+  /// Writes all of `data` behind what is there. @error kIo
   virtual Status append(ByteSpan data) = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kvpack/base/fs.h"
 
@@ -22,20 +23,20 @@ class Publication final : public Append {
  public:
   /// Removes what interrupted publications left in `directory` (best effort), then begins.
   /// @param directory  must outlive the publication
-  /// @error kIo kQuota
+  /// @error kIo
   static Result<Publication> begin(Directory& directory);
 
   Publication(Publication&& other) noexcept;
   Publication& operator=(Publication&&) = delete;
   ~Publication() override;
 
-  /// @error kIo kQuota, after which only destruction is left
+  /// @error kIo, after which only destruction is left
   Status append(ByteSpan data) override;
 
   /// Makes the content durable, gives it its name, makes the name durable. Call once.
   /// A target with the same bytes is success, whoever wrote it.
   /// @error kExpectation `target exists with different bytes`; kPoisoned `publication failed or ended
-  /// earlier`; kIo kQuota.
+  /// earlier`; kIo.
   /// After an error of the last step, syncing the directory, the target is there and complete, and others may
   /// rely on it already: it stays, and a second attempt finds it.
   Result<Published> commit(std::string_view name);
@@ -45,7 +46,6 @@ class Publication final : public Append {
  private:
   Publication(Directory& directory, std::unique_ptr<File> file, std::string partial);
   Status give_name(std::string_view name);
-  Result<bool> target_is_equal(std::string_view name) const;
   void discard() noexcept;
 
   Directory* directory_;
@@ -70,7 +70,7 @@ class DirectoryPublication {
   Directory& directory() noexcept { return *directory_; }
 
   /// Makes everything inside durable, then gives the directory its name. Call once.
-  /// @error kExpectation `target exists`; kIo kQuota
+  /// @error kExpectation `target exists`; kIo
   Status commit(std::string_view name);
 
   static constexpr int kMaxDepth = 8;
@@ -83,6 +83,46 @@ class DirectoryPublication {
   std::unique_ptr<File> lock_;  ///< Null once nothing is left to clean up.
   std::string lock_name_;
   std::unique_ptr<Directory> directory_;
+};
+
+/// Several files on their way into one directory in which others may be publishing the same ones: objects,
+/// and heads that name them. Whoever finds a head finds the objects too, also after a power cut. The files
+/// are staged in a hidden directory inside, which goes when the publication does.
+class GroupPublication {
+ public:
+  /// @param directory  must outlive the publication
+  /// @error kIo
+  static Result<GroupPublication> begin(Directory& directory);
+
+  /// @error kGraph `two objects have the same name`; kIo
+  Status add(std::string_view name, ByteSpan bytes) { return stage(name, bytes, objects_); }
+  /// A file that names objects. @error as add
+  Status add_head(std::string_view name, ByteSpan bytes) { return stage(name, bytes, heads_); }
+
+  /// Names the objects, makes the names durable, then names the heads, in the order in which they were added.
+  /// A target with the same bytes is adopted, whoever wrote it. Commits into one directory wait for each
+  /// other, so that a name which one has adopted is never taken back by another that fails. Call once.
+  ///
+  /// On failure the names that are new go again, as long as no head has its name. From then on others may
+  /// rely on them: they stay, whole, and a second attempt adopts them. They stay as well where the file
+  /// system has no lock for directories.
+  /// @error kExpectation `target exists with different bytes`, with the object; kPoisoned `publication failed
+  /// or ended earlier`; kIo
+  Status commit();
+
+  std::size_t file_count() const noexcept { return objects_.size() + heads_.size(); }
+
+ private:
+  GroupPublication(Directory& directory, DirectoryPublication staging)
+      : directory_(&directory), staging_(std::move(staging)) {}
+  Status stage(std::string_view name, ByteSpan bytes, std::vector<std::string>& names);
+  Status name_all(const std::vector<std::string>& names, std::vector<std::string>& fresh);
+
+  Directory* directory_;
+  DirectoryPublication staging_;
+  std::vector<std::string> objects_{};
+  std::vector<std::string> heads_{};
+  bool closed_ = false;
 };
 
 /// Removes partial files and directories that no living process is writing: those with our name pattern that

@@ -109,7 +109,8 @@ constexpr std::string_view category_token(ErrorCode code) noexcept {
   return "internal";
 }
 
-/// One fact about where an error was met. Keys: object record layer state tokens field found expected.
+/// One fact about where an error was met. Keys: object record layer state tokens field found
+/// expected space.
 struct Context {
   std::string_view key;  ///< A string literal.
   std::string value;
