@@ -89,16 +89,45 @@ class FakeFileSystem final : public FileSystem {
     return out;
   }
 
-  // A file system as a power cut now may leave it. Faults, hook, log and locks do not carry over.
-  FakeFileSystem after_power_cut(const CrashChooser& choose) const {
+  // Syncs for which this returns true report success and do nothing: what a writer without that sync would
+  // leave.
+  void ignore_syncs(std::function<bool(const Operation&)> which) { state_->ignored_sync = std::move(which); }
+
+  // A copy that goes its own way, with everything that is not yet durable. Faults, hook, log and locks do not
+  // carry over, as after a kill.
+  FakeFileSystem after_kill() const {
     const std::scoped_lock lock(state_->mutex);
     FakeFileSystem image;
     State& next = *image.state_;
     next.inodes = state_->inodes;
+    for (auto& [id, inode] : next.inodes) {
+      inode.locks.clear();
+      inode.sync_failed = false;
+    }
     next.next_inode = state_->next_inode;
     next.random = state_->random + 1'000'000;
+    next.time_ns = state_->time_ns;
     next.unnamed_files = state_->unnamed_files;
     next.exclusive_rename = state_->exclusive_rename;
+    next.ignored_sync = state_->ignored_sync;
+    recount_links(next);
+    return image;
+  }
+
+  // Every path with its content, as one string: equal for images that nobody can tell apart.
+  std::string fingerprint() const {
+    const std::scoped_lock lock(state_->mutex);
+    std::string out;
+    describe(kRoot, "", out);
+    return out;
+  }
+
+  // A file system as a power cut now may leave it. Faults, hook, log and locks do not carry over.
+  FakeFileSystem after_power_cut(const CrashChooser& choose) const {
+    const std::scoped_lock lock(state_->mutex);
+    FakeFileSystem image = after_kill();
+    State& next = *image.state_;
+    next.ignored_sync = nullptr;
     for (auto& [id, inode] : next.inodes) {
       if (inode.kind == FileKind::kDirectory) cut_names(inode, choose);
       if (inode.kind == FileKind::kRegular) cut_content(inode, choose);
@@ -176,6 +205,7 @@ class FakeFileSystem final : public FileSystem {
     std::map<std::string, int> verb_faults;
     std::vector<Operation> log;
     std::function<void(const Operation&)> hook;
+    std::function<bool(const Operation&)> ignored_sync;
 
     Status begin(Operation operation) {
       const std::scoped_lock lock(mutex);
@@ -278,6 +308,7 @@ class FakeFileSystem final : public FileSystem {
       KVPACK_TRY(state_->begin({"sync", path_, id_}));
       const std::scoped_lock lock(state_->mutex);
       Inode& inode = state_->inodes[id_];
+      if (state_->ignored_sync && state_->ignored_sync({"sync", path_, id_})) return success();
       if (!inode.sync_failed) inode.durable = inode.data;
       return success();
     }
@@ -307,6 +338,10 @@ class FakeFileSystem final : public FileSystem {
    public:
     FakeDirectory(std::shared_ptr<State> state, std::uint64_t id, std::string path)
         : state_(std::move(state)), id_(id), path_(std::move(path)) {}
+    ~FakeDirectory() override {
+      const std::scoped_lock lock(state_->mutex);
+      state_->inodes[id_].locks.erase(this);
+    }
 
     const std::string& path() const override { return path_; }
     Result<FileFacts> facts() const override {
@@ -429,6 +464,15 @@ class FakeFileSystem final : public FileSystem {
       state_->inodes[id].access_time_ns = state_->time_ns;
       return success();
     }
+    // Nobody here can wait: a lock that is held elsewhere counts as one that cannot be had.
+    bool lock() override {
+      if (!state_->begin({"lock directory", path_, id_}).has_value()) return false;
+      const std::scoped_lock lock(state_->mutex);
+      auto& locks = self().locks;
+      if (!locks.empty() && !locks.contains(this)) return false;
+      locks[this] = LockMode::kExclusive;
+      return true;
+    }
     Result<std::uint64_t> random_bits() override {
       KVPACK_TRY(state_->begin({"random", path_, id_}));
       const std::scoped_lock lock(state_->mutex);
@@ -437,6 +481,7 @@ class FakeFileSystem final : public FileSystem {
     Status sync() override {
       KVPACK_TRY(state_->begin({"sync directory", path_, id_}));
       const std::scoped_lock lock(state_->mutex);
+      if (state_->ignored_sync && state_->ignored_sync({"sync directory", path_, id_})) return success();
       self().past.clear();
       return success();
     }
@@ -527,6 +572,17 @@ class FakeFileSystem final : public FileSystem {
     file.durable = file.data;
     file.sync_failed = false;
     file.locks.clear();
+  }
+  void describe(std::uint64_t id, const std::string& path, std::string& out) const {
+    for (const auto& [name, child] : state_->inodes.at(id).entries) {
+      const Inode& inode = state_->inodes.at(child);
+      const std::string child_path = path + "/" + name;
+      out +=
+          child_path + (inode.kind == FileKind::kDirectory ? "/" : ":" + std::to_string(inode.data.size()));
+      out.append(inode.data.begin(), inode.data.end());
+      out += '\n';
+      if (inode.kind == FileKind::kDirectory) describe(child, child_path, out);
+    }
   }
   static void recount_links(State& state) {
     for (auto& [id, inode] : state.inodes) inode.links = id == kRoot ? 1 : 0;
