@@ -1,0 +1,16 @@
+/// Room for saves, and what is due from time to time. docs/operations.md §Upkeep
+#pragma once
+
+#include "kvpack/store/upkeep.h"
+#include "store/store_context.h"
+
+namespace kvpack::store {
+
+/// Objects that a save removes at most to make room for itself.
+inline constexpr std::uint64_t kRoomOperations = 1'024;
+
+/// Evicts down to the mark 'stop' when durable, reserved and head-room bytes reach the mark 'begin', else
+/// does nothing. Not inside a transaction.
+Result<MaintenanceReport> make_room(StoreContext& context, std::uint64_t head_room_bytes);
+
+}  // namespace kvpack::store
