@@ -30,7 +30,7 @@ Result<StateSpec> read_state_options(const kvpack_state_options& options) {
   StateSpec spec;
   spec.layer = options.layer;
   KVPACK_TRY_ASSIGN(const auto name, read_text(options.name, options.name_size, "name"));
-  if (name.size() > kMaxStateNameBytes || !is_utf8(byte_view(name)))
+  if (name.size() > kMaxStateNameBytes || !is_utf8(name))
     return bad_argument("name", "must be at most 255 bytes of UTF-8");
   spec.name = name;
   KVPACK_TRY_ASSIGN(spec.dtype, enum_from_wire<DType>(options.dtype));

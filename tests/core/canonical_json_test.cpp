@@ -200,16 +200,6 @@ TEST(JsonDocument, RepeatsInALargeObjectAreFoundInDocumentOrder) {
   EXPECT_EQ(parse_json_document(byte_view(text))->repeated_key, "0");  // i = 4999 is the first repeat
 }
 
-TEST(Utf8, FollowsRfc3629) {
-  for (const std::string_view good : {"", "a", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf",
-                                      "\xee\x80\x80", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
-    EXPECT_TRUE(is_utf8(good)) << to_hex(byte_view(good));
-  for (const std::string_view bad :
-       {"\x80", "\xc0\x80", "\xc1\xbf", "\xc2", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xe1\x80",
-        "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xf1\x80\x80", "a\xc3("})
-    EXPECT_FALSE(is_utf8(bad)) << to_hex(byte_view(bad));
-}
-
 constexpr std::array<std::string_view, 5> kKeys{"count", "flag", "list", "mode", "name"};
 constexpr std::array<std::string_view, 2> kModes{"slow", "fast"};
 

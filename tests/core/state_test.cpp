@@ -107,17 +107,6 @@ TEST(StateKey, NamesAreWellFormedUtf8) {
     EXPECT_EQ(decode_name(name), "semantics:state name is not UTF-8") << to_hex(name);
 }
 
-// Every two-byte name against the definition of UTF-8.
-TEST(StateKey, TwoByteNamesFollowTheDefinition) {
-  for (unsigned first = 0; first < 256; ++first)
-    for (unsigned second = 0; second < 256; ++second) {
-      const bool valid =
-          first < 0x80 ? second < 0x80 : first >= 0xc2 && first <= 0xdf && second >= 0x80 && second < 0xc0;
-      const Bytes name{static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(second)};
-      ASSERT_EQ(is_utf8(name), valid) << to_hex(name);
-    }
-}
-
 TEST(Shape, RoundTripsAtEveryRank) {
   for (std::size_t rank = 1; rank <= 8; ++rank) {
     Shape shape;

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "kvpack/base/bytes.h"
+#include "kvpack/base/utf8.h"
 #include "kvpack/core/enums.h"
 #include "kvpack/core/ids.h"
 #include "kvpack/core/limits.h"
@@ -94,37 +95,6 @@ Result<T> decode_object(ByteSpan bytes, const ObjectTexts& texts, ReadBody&& rea
   KVPACK_TRY_ASSIGN(const Bytes again, encode(value));
   if (!std::ranges::equal(again, bytes)) return fail(ErrorCode::kReserved, std::string(texts.not_canonical));
   return value;
-}
-
-/// True for well-formed UTF-8: no overlong form, no surrogate, nothing above U+10FFFF.
-inline bool is_utf8(ByteSpan s) noexcept {
-  std::size_t i = 0;
-  const auto continues = [&](std::size_t at, std::uint8_t low, std::uint8_t high) {
-    return at < s.size() && s[at] >= low && s[at] <= high;
-  };
-  while (i < s.size()) {
-    const std::uint8_t b = s[i];
-    if (b < 0x80) {
-      i += 1;
-    } else if (b >= 0xc2 && b <= 0xdf) {
-      if (!continues(i + 1, 0x80, 0xbf)) return false;
-      i += 2;
-    } else if (b >= 0xe0 && b <= 0xef) {
-      const std::uint8_t low = b == 0xe0 ? 0xa0 : 0x80;
-      const std::uint8_t high = b == 0xed ? 0x9f : 0xbf;
-      if (!continues(i + 1, low, high) || !continues(i + 2, 0x80, 0xbf)) return false;
-      i += 3;
-    } else if (b >= 0xf0 && b <= 0xf4) {
-      const std::uint8_t low = b == 0xf0 ? 0x90 : 0x80;
-      const std::uint8_t high = b == 0xf4 ? 0x8f : 0xbf;
-      if (!continues(i + 1, low, high) || !continues(i + 2, 0x80, 0xbf) || !continues(i + 3, 0x80, 0xbf))
-        return false;
-      i += 4;
-    } else {
-      return false;
-    }
-  }
-  return true;
 }
 
 }  // namespace kvpack

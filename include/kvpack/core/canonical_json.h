@@ -21,7 +21,7 @@
 #include <variant>
 #include <vector>
 
-#include "kvpack/base/bytes.h"
+#include "kvpack/base/utf8.h"
 
 namespace kvpack {
 
@@ -107,9 +107,6 @@ struct JsonMember {
   std::string key;
   JsonValue value;
 };
-
-/// Whether `text` is UTF-8 as RFC 3629 says: no overlong form, no surrogate, nothing above U+10FFFF.
-bool is_utf8(std::string_view text) noexcept;
 
 /// Writes canonical JSON piece by piece: no blanks, shortest escapes, integers in decimal. The caller gives
 /// the keys of each object in ascending byte order and texts in UTF-8; the commas are placed here.
@@ -379,29 +376,6 @@ inline bool operator==(const JsonValue& a, const JsonValue& b) {
     }
   }
   return false;
-}
-
-inline bool is_utf8(std::string_view text) noexcept {
-  const ByteSpan bytes = byte_view(text);
-  const auto continuation = [&](std::size_t at) { return at < bytes.size() && (bytes[at] & 0xc0) == 0x80; };
-  std::size_t i = 0;
-  while (i < bytes.size()) {
-    const std::uint8_t lead = bytes[i];
-    if (lead < 0x80) {
-      ++i;
-      continue;
-    }
-    const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if (lead < 0xc2 || lead > 0xf4) return false;
-    for (std::size_t k = 1; k < length; ++k)
-      if (!continuation(i + k)) return false;
-    const std::uint8_t second = bytes[i + 1];
-    if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) ||
-        (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f))
-      return false;
-    i += length;
-  }
-  return true;
 }
 
 inline JsonWriter& JsonWriter::key(std::string_view name) {

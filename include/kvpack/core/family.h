@@ -296,7 +296,7 @@ inline Status validate_family(const RepresentationFamily& family) {
 
 inline Result<IdentifiedFamily> IdentifiedFamily::create(RepresentationFamily family) {
   for (const StaticState& state : family.states) {
-    if (!is_utf8(byte_view(state.key.name)))
+    if (!is_utf8(state.key.name))
       return in_state(fail(ErrorCode::kSemantics, "state name is not UTF-8"), state.key);
     if (state.dependencies.size() > kMaxDependenciesPerState)
       return in_state(fail(ErrorCode::kBounds, "too many state dependencies"), state.key);

@@ -79,7 +79,7 @@ inline Result<StateKey> read_state_key(CanonicalReader& in) {
   KVPACK_TRY_ASSIGN(const auto layer, in.le<std::uint32_t>());
   KVPACK_TRY_ASSIGN(const auto name_bytes, in.le<std::uint16_t>());
   KVPACK_TRY_ASSIGN(const ByteSpan name, in.take(name_bytes));
-  if (!is_utf8(name)) return fail(ErrorCode::kSemantics, "state name is not UTF-8");
+  if (!is_utf8(text_view(name))) return fail(ErrorCode::kSemantics, "state name is not UTF-8");
   return StateKey{layer, std::string(text_view(name))};
 }
 

@@ -266,7 +266,8 @@ inline void write_transform_label(ByteWriter& out, std::string_view label) {
 inline Result<std::string> read_transform_label(CanonicalReader& in) {
   KVPACK_TRY_ASSIGN(const auto size, in.le<std::uint16_t>());
   KVPACK_TRY_ASSIGN(const ByteSpan label, in.take(size));
-  if (!is_utf8(label)) return fail(ErrorCode::kSemantics, "state name is not UTF-8");  // the shared text
+  if (!is_utf8(text_view(label)))
+    return fail(ErrorCode::kSemantics, "state name is not UTF-8");  // the shared text
   return std::string(text_view(label));
 }
 
