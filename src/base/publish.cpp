@@ -120,6 +120,50 @@ Status sync_tree(Directory& directory, int depth) {
   return directory.sync();
 }
 
+/// Whether `name` is a regular file with the bytes of `file`; made durable when it is.
+Result<bool> target_is_equal(Directory& directory, std::string_view name, const File& file) {
+  KVPACK_TRY_ASSIGN(const FileFacts named, directory.facts(name));
+  if (named.kind != FileKind::kRegular) return false;
+  KVPACK_TRY_ASSIGN(const auto target, directory.open(name, OpenMode::kRead));
+  KVPACK_TRY_ASSIGN(const FileFacts facts, target->facts());
+  KVPACK_TRY_ASSIGN(const FileFacts own_facts, file.facts());
+  const std::uint64_t size_bytes = own_facts.size_bytes;
+  if (facts.size_bytes != size_bytes) return false;
+  Bytes ours(static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes, kCompareBytes)));
+  Bytes theirs(ours.size());
+  // What is published may be a key.
+  const WipeOnExit wipe_ours(ours);
+  const WipeOnExit wipe_theirs(theirs);
+  for (std::uint64_t at = 0; at < size_bytes;) {
+    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes - at, ours.size()));
+    KVPACK_TRY(read_exactly(file, at, MutableByteSpan(ours).first(n)));
+    KVPACK_TRY(read_exactly(*target, at, MutableByteSpan(theirs).first(n)));
+    if (!std::ranges::equal(ByteSpan(ours).first(n), ByteSpan(theirs).first(n))) return false;
+    at += n;
+  }
+  // Whoever wrote it may not have made it durable yet.
+  KVPACK_TRY(target->sync());
+  return true;
+}
+
+/// Gives a complete file its name, or finds that the name stands for the same bytes already.
+template <class GiveName>
+Result<Published> name_or_adopt(Directory& directory, std::string_view name, const File& file,
+                                GiveName&& give_name) {
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    auto named = give_name();
+    if (named.has_value()) return Published::kNew;
+    if (named.error().code != ErrorCode::kExpectation) return std::move(named.error());
+    auto equal = target_is_equal(directory, name, file);
+    // The target vanished again between the two looks.
+    if (!equal.has_value() && equal.error().code == ErrorCode::kNotFound) continue;
+    if (!equal.has_value()) return std::move(equal.error());
+    if (!*equal) return fail(ErrorCode::kExpectation, "target exists with different bytes");
+    return Published::kAlreadyThere;
+  }
+  return fail(ErrorCode::kBusy, "target comes and goes: " + join_path(directory.path(), name));
+}
+
 /// True when the partial file was stale and is gone, and with it the directory that it guards.
 bool sweep_file(Directory& directory, const std::string& name) {
   const auto facts = directory.facts(name);
@@ -198,51 +242,16 @@ Status Publication::give_name(std::string_view name) {
   return success();
 }
 
-Result<bool> Publication::target_is_equal(std::string_view name) const {
-  KVPACK_TRY_ASSIGN(const FileFacts named, directory_->facts(name));
-  if (named.kind != FileKind::kRegular) return false;
-  KVPACK_TRY_ASSIGN(const auto target, directory_->open(name, OpenMode::kRead));
-  KVPACK_TRY_ASSIGN(const FileFacts facts, target->facts());
-  if (facts.size_bytes != size_bytes()) return false;
-  Bytes ours(static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes(), kCompareBytes)));
-  Bytes theirs(ours.size());
-  // What is published may be a key.
-  const WipeOnExit wipe_ours(ours);
-  const WipeOnExit wipe_theirs(theirs);
-  for (std::uint64_t at = 0; at < size_bytes();) {
-    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes() - at, ours.size()));
-    KVPACK_TRY(read_exactly(*file_, at, MutableByteSpan(ours).first(n)));
-    KVPACK_TRY(read_exactly(*target, at, MutableByteSpan(theirs).first(n)));
-    if (!std::ranges::equal(ByteSpan(ours).first(n), ByteSpan(theirs).first(n))) return false;
-    at += n;
-  }
-  // Whoever wrote it may not have made it durable yet.
-  KVPACK_TRY(target->sync());
-  return true;
-}
-
 Result<Published> Publication::commit(std::string_view name) {
   if (closed_) return fail(ErrorCode::kPoisoned, kClosed);
   closed_ = true;
   KVPACK_TRY(check_file_name(name));
   KVPACK_TRY(file_->sync());
-  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-    auto named = give_name(name);
-    if (named.has_value()) {
-      KVPACK_TRY(directory_->sync());
-      return Published::kNew;
-    }
-    if (named.error().code != ErrorCode::kExpectation) return std::move(named.error());
-    auto equal = target_is_equal(name);
-    // The target vanished again between the two looks.
-    if (!equal.has_value() && equal.error().code == ErrorCode::kNotFound) continue;
-    if (!equal.has_value()) return std::move(equal.error());
-    if (!*equal) return fail(ErrorCode::kExpectation, "target exists with different bytes");
-    discard();
-    KVPACK_TRY(directory_->sync());
-    return Published::kAlreadyThere;
-  }
-  return fail(ErrorCode::kBusy, "target comes and goes: " + join_path(directory_->path(), name));
+  KVPACK_TRY_ASSIGN(const Published published,
+                    name_or_adopt(*directory_, name, *file_, [&] { return give_name(name); }));
+  if (published == Published::kAlreadyThere) discard();
+  KVPACK_TRY(directory_->sync());
+  return published;
 }
 
 DirectoryPublication::DirectoryPublication(Directory& parent, std::unique_ptr<File> lock,
@@ -283,6 +292,56 @@ Status DirectoryPublication::commit(std::string_view name) {
   (void)parent_->unlink(lock_name_);  // The next sweep takes it otherwise.
   lock_.reset();
   return parent_->sync();
+}
+
+Result<GroupPublication> GroupPublication::begin(Directory& directory) {
+  KVPACK_TRY_ASSIGN(DirectoryPublication staging, DirectoryPublication::begin(directory));
+  return GroupPublication(directory, std::move(staging));
+}
+
+Status GroupPublication::stage(std::string_view name, ByteSpan bytes, std::vector<std::string>& names) {
+  if (closed_) return fail(ErrorCode::kPoisoned, kClosed);
+  const auto write = [&]() -> Status {
+    auto file = staging_.directory().create(name);
+    if (!file.has_value() && file.error().code == ErrorCode::kExpectation)
+      return fail(ErrorCode::kGraph, "two objects have the same name").with("object", std::string(name));
+    if (!file.has_value()) return std::move(file.error());
+    KVPACK_TRY(write_all(**file, 0, bytes));
+    return (*file)->sync();
+  };
+  auto written = write();
+  if (!written.has_value()) {
+    closed_ = true;
+    return written;
+  }
+  names.emplace_back(name);
+  return success();
+}
+
+Status GroupPublication::name_all(const std::vector<std::string>& names, std::vector<std::string>& fresh) {
+  Directory& staged = staging_.directory();
+  for (const std::string& name : names) {
+    KVPACK_TRY_ASSIGN(const auto file, staged.open(name, OpenMode::kRead));
+    auto published =
+        name_or_adopt(*directory_, name, *file, [&] { return staged.link(name, *directory_, name); });
+    if (!published.has_value())
+      return std::move(published.error()).with("object", join_path(directory_->path(), name));
+    if (*published == Published::kNew) fresh.push_back(name);
+  }
+  return directory_->sync();
+}
+
+Status GroupPublication::commit() {
+  if (closed_) return fail(ErrorCode::kPoisoned, kClosed);
+  closed_ = true;
+  const bool alone = directory_->lock();
+  std::vector<std::string> new_objects;
+  std::vector<std::string> new_heads;
+  auto status = name_all(objects_, new_objects);
+  if (status.has_value()) status = name_all(heads_, new_heads);
+  if (!status.has_value() && alone && new_heads.empty())
+    for (const std::string& name : new_objects) (void)directory_->unlink(name);
+  return status;
 }
 
 Result<Published> publish_bytes(Directory& directory, std::string_view name, ByteSpan bytes) {
