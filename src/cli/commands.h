@@ -39,7 +39,9 @@ void when_chosen(CLI::App& command, const Environment& environment, std::shared_
   });
 }
 
-/// --json, --quiet and --threads, which every command takes behind its name too.
+/// --json, --quiet and --threads, which every command takes behind its name too. To be called when the
+/// command has all its other options: none of them takes an empty value, and numbers (those of type N, M, T,
+/// MS, BYTES or INDEX) are decimal digits.
 void add_common(CLI::App& command, Common& common);
 
 }  // namespace kvpack::cli

@@ -375,16 +375,20 @@ JsonValue describe_cut(const CutManifest& head, const std::vector<std::vector<st
   return value;
 }
 
+Result<std::vector<std::uint32_t>> load_tokens(FileSystem& fs, const Description& description,
+                                               const std::string& folder) {
+  std::vector<std::uint32_t> tokens;
+  if (description.tokens_file.empty()) return tokens;
+  KVPACK_TRY_ASSIGN(const Bytes bytes, read_named(fs, folder, description.tokens_file, kMaxTokensFileBytes));
+  if (bytes.size() % 4 != 0) return usage_error("tokens file is no list of u32");
+  tokens.resize(bytes.size() / 4);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = load_le<std::uint32_t>(bytes, i * 4);
+  return tokens;
+}
+
 Result<LoadedInput> load_input(FileSystem& fs, const Description& description, const std::string& folder) {
   LoadedInput input;
-  if (!description.tokens_file.empty()) {
-    KVPACK_TRY_ASSIGN(const Bytes tokens,
-                      read_named(fs, folder, description.tokens_file, kMaxTokensFileBytes));
-    if (tokens.size() % 4 != 0) return usage_error("tokens file is no list of u32");
-    input.tokens.resize(tokens.size() / 4);
-    for (std::size_t i = 0; i < input.tokens.size(); ++i)
-      input.tokens[i] = load_le<std::uint32_t>(tokens, i * 4);
-  }
+  KVPACK_TRY_ASSIGN(input.tokens, load_tokens(fs, description, folder));
   const auto& states = description.family.family().states;
   input.files.reserve(states.size());
   bool chosen = false;

@@ -58,7 +58,12 @@ struct LoadedInput {
 /// @error kIo a file cannot be opened; kState its size or header does not fit
 Result<LoadedInput> load_input(FileSystem& fs, const Description& description, const std::string& folder);
 
-/// The fields of an identity that a description fixes by itself: all but token_root and manifest_id.
+/// The tokens of a description, or none where it knows its cut by identity. @error as load_input
+Result<std::vector<std::uint32_t>> load_tokens(FileSystem& fs, const Description& description,
+                                               const std::string& folder);
+
+/// The fields of an identity that a description fixes by itself: not manifest_id, and of a cut that is given
+/// by its tokens neither token_root nor auxiliary_root, which are keyed.
 Identity identity_of(const Description& description);
 
 /// An identity JSON: an object with any of the identity fields.

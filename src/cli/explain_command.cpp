@@ -31,14 +31,33 @@ Result<Explained> identify_manifest(const CutManifest& manifest, const Id32& man
   return explained;
 }
 
-Result<Explained> identify_json(ByteSpan json) {
+/// The roots of a description's tokens. The keys of the prefix chain are the same in every epoch.
+Status identify_tokens(const Environment& environment, const Description& description,
+                       const std::string& folder, const KeyRing& keys, std::uint64_t epoch,
+                       Identity& identity) {
+  KVPACK_TRY_ASSIGN(const auto tokens, load_tokens(*environment.fs, description, folder));
+  KVPACK_TRY_ASSIGN(const auto schedule, keys.schedule(epoch));
+  KVPACK_TRY_ASSIGN(const DerivedInput input,
+                    derive_input(*schedule, description.semantic_model, description.family.id(),
+                                 description.auxiliary, tokens));
+  identity["auxiliary_root"] = input.cut.auxiliary_input_root.hex();
+  identity["token_count"] = std::to_string(input.cut.token_count);
+  identity["token_root"] = input.cut.token_root.hex();
+  return success();
+}
+
+Result<Explained> identify_json(const Environment& environment, const std::string& path, ByteSpan json,
+                                const KeyRing* keys, std::uint64_t epoch) {
   KVPACK_TRY_ASSIGN(const JsonValue value, parse_json(json, 256U << 20));
   if (!is_description(value)) {
     KVPACK_TRY_ASSIGN(Identity identity, parse_identity(json));
     return Explained{std::move(identity), std::nullopt, false};
   }
   KVPACK_TRY_ASSIGN(const Description description, parse_description(json));
-  return Explained{identity_of(description), description.family.family(), false};
+  Explained explained{identity_of(description), description.family.family(), false};
+  if (keys != nullptr && !description.tokens_file.empty())
+    KVPACK_TRY(identify_tokens(environment, description, folder_of(path), *keys, epoch, explained.identity));
+  return explained;
 }
 
 Result<Explained> identify_pack(ByteSpan pack, const KeyRing* keys) {
@@ -53,14 +72,16 @@ Result<Explained> identify_pack(ByteSpan pack, const KeyRing* keys) {
   return identify_manifest(*checked.manifest, checked.header.manifest_id);
 }
 
-Result<Explained> identify(const Environment& environment, const std::string& path, const KeyRing* keys) {
+/// @param epoch  one that the keys can open
+Result<Explained> identify(const Environment& environment, const std::string& path, const KeyRing* keys,
+                           std::uint64_t epoch) {
   KVPACK_TRY_ASSIGN(FileSource file, open_named(*environment.fs, path));
   KVPACK_TRY_ASSIGN(const Bytes head, read_head(file));
   const auto first = std::ranges::find_if_not(
       head, [](std::uint8_t b) { return b == ' ' || b == '\t' || b == '\r' || b == '\n'; });
   if (first != head.end() && *first == '{') {
     KVPACK_TRY_ASSIGN(const Bytes json, read_named(*environment.fs, path, 256U << 20));
-    return identify_json(json);
+    return identify_json(environment, path, json, keys, epoch);
   }
   KVPACK_TRY_ASSIGN(const ObjectKind kind, kind_of(head));
   if (kind == ObjectKind::kPack) {
@@ -134,9 +155,9 @@ int run_explain(const Environment& environment, const ExplainOptions& options) {
   const auto keys = options.keys.load(*environment.fs);
   if (!keys.has_value()) return reporter.failure(keys.error(), "");
   const KeyRing* ring = *keys ? &**keys : nullptr;
-  const auto a = identify(environment, options.a, ring);
+  const auto a = identify(environment, options.a, ring, options.keys.write_epoch());
   if (!a.has_value()) return reporter.failure(a.error(), options.a);
-  const auto b = identify(environment, options.b, ring);
+  const auto b = identify(environment, options.b, ring, options.keys.write_epoch());
   if (!b.has_value()) return reporter.failure(b.error(), options.b);
 
   std::vector<Difference> differences;
@@ -159,8 +180,8 @@ int run_explain(const Environment& environment, const ExplainOptions& options) {
   std::string prose = differences.empty() ? "equal in every field that both have" : "";
   for (const auto* list : {&differences, &details})
     for (const Difference& difference : *list)
-      prose += fmt::format("{}{}\n  {}\n  {}", prose.empty() ? "" : "\n", difference.field, difference.a,
-                           difference.b);
+      prose += fmt::format("{}{}\n  {}\n  {}", prose.empty() ? "" : "\n", printable(difference.field),
+                           printable(difference.a), printable(difference.b));
   return reporter.success(result, prose);
 }
 
@@ -171,7 +192,8 @@ void add_explain(CLI::App& app, const Environment& environment) {
   command->footer(
       "A and B are packs, pack sets (their head), descriptions or identity JSON. Fields that only one side "
       "has are not\n"
-      "compared. Exit code 0 either way: `equal` is the answer.\n\n"
+      "compared; the roots of a description's tokens are known with keys only. Exit code 0 either way: "
+      "`equal` is the answer.\n\n"
       "Example:\n"
       "  kvpack explain session.kvset wanted.json");
   const auto options = std::make_shared<ExplainOptions>();

@@ -20,7 +20,7 @@ int run_inspect(const Environment& environment, const InspectOptions& options) {
   const auto value = inspect_file(environment, options.file, *keys ? &**keys : nullptr);
   if (!value.has_value()) return reporter.failure(value.error(), options.file);
   if (!*value->find("authenticated")->as_bool()) reporter.note("integrity only, not authenticated");
-  return reporter.success(*value, pretty_json_text(*value));
+  return reporter.success(*value, printable_json(*value));
 }
 
 }  // namespace

@@ -118,6 +118,8 @@ Result<JsonValue> inspect_pack(ByteSpan pack, const KeyRing* keys) {
 
 Result<JsonValue> inspect_chunk_object(ByteSpan object) {
   KVPACK_TRY_ASSIGN(const ChunkHeader header, inspect_chunk(object));
+  ChunkScratch scratch;
+  KVPACK_TRY(check_chunk(object, {}, scratch));
   JsonValue value = JsonValue::object();
   value.set("ok", true);
   value.set("kind", "chunk");

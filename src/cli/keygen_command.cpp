@@ -17,8 +17,8 @@ Status make_key_file(FileSystem& fs, const std::string& path) {
   KVPACK_TRY(random.fill(bytes));
   auto place = open_place(fs, path);
   if (!place.has_value()) return as_named_file(std::move(place.error()));
-  KVPACK_TRY(publish_bytes(*place->directory, place->name, bytes));
-  return success();
+  auto published = publish_bytes(*place->directory, place->name, bytes);
+  return published.has_value() ? success() : Status(std::move(published.error()));
 }
 
 int run_keygen(const Environment& environment, const KeygenOptions& options) {
@@ -27,7 +27,8 @@ int run_keygen(const Environment& environment, const KeygenOptions& options) {
     return reporter.failure(status.error(), options.file);
   JsonValue result = JsonValue::object();
   result.set("ok", true);
-  result.set("file", options.file);
+  result.set("kind", "key");
+  result.set("file", path_json(options.file));
   return reporter.success(result, options.file + ": new key, mode 0600");
 }
 

@@ -26,6 +26,8 @@ std::string folder_of(const std::string& path) {
 
 namespace {
 
+constexpr int kMaxAttempts = 16;
+
 /// An absent object is a clean miss; anything else about its file is not.
 Error absent(Error error, std::string_view what, const Id32& id) {
   if (error.code == ErrorCode::kNotFound) error.message = std::string(what) + " is absent";
@@ -77,85 +79,40 @@ Status FolderObjects::read_chunk(const ChunkRef& ref, MutableByteSpan object) {
   return status;
 }
 
-Result<StagedFiles> StagedFiles::begin(FileSystem& fs, const std::string& folder) {
-  auto opened = fs.open_directory(folder, Links::kFollow);
-  if (opened.has_value()) {
-    KVPACK_TRY_ASSIGN(DirectoryPublication staging, DirectoryPublication::begin(**opened));
-    return StagedFiles(Place{}, *std::move(opened), std::move(staging));
+Result<StagedObjects> StagedObjects::begin(FileSystem& fs, const std::string& folder) {
+  // Another writer may make the folder at the same time, or remove the one that it made and did not fill.
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    Place place;
+    auto opened = fs.open_directory(folder, Links::kFollow);
+    if (!opened.has_value()) {
+      if (opened.error().code != ErrorCode::kNotFound) return std::move(opened.error());
+      KVPACK_TRY_ASSIGN(place, open_place(fs, folder));
+      const auto made = place.directory->make_directory(place.name);
+      if (!made.has_value() && made.error().code == ErrorCode::kExpectation) continue;
+      if (!made.has_value()) return made.error();
+      opened = place.directory->open_directory(place.name);
+    }
+    auto publication = opened.has_value() ? GroupPublication::begin(**opened)
+                                          : Result<GroupPublication>(std::move(opened.error()));
+    if (publication.has_value())
+      return StagedObjects(std::move(place), *std::move(opened), *std::move(publication));
+    if (place.directory != nullptr) (void)place.directory->remove_directory(place.name);
+    if (publication.error().code != ErrorCode::kNotFound) return std::move(publication.error());
   }
-  if (opened.error().code != ErrorCode::kNotFound) return std::move(opened.error());
-  KVPACK_TRY_ASSIGN(Place place, open_place(fs, folder));
-  KVPACK_TRY(place.directory->make_directory(place.name));
-  const auto begin_inside = [&]() -> Result<StagedFiles> {
-    KVPACK_TRY_ASSIGN(auto made, place.directory->open_directory(place.name));
-    KVPACK_TRY_ASSIGN(DirectoryPublication staging, DirectoryPublication::begin(*made));
-    return StagedFiles(std::move(place), std::move(made), std::move(staging));
-  };
-  auto staged = begin_inside();
-  if (!staged.has_value()) (void)place.directory->remove_directory(place.name).has_value();
-  return staged;
+  return fail(ErrorCode::kBusy, "folder comes and goes: " + folder);
 }
 
-StagedFiles::~StagedFiles() {
+StagedObjects::~StagedObjects() {
   if (folder_ == nullptr) return;  // Moved from.
-  staging_.reset();
+  publication_.reset();
   // Fails, as it should, when the folder holds anything.
-  if (place_.directory != nullptr) (void)place_.directory->remove_directory(place_.name).has_value();
+  if (place_.directory != nullptr) (void)place_.directory->remove_directory(place_.name);
 }
 
-Status StagedFiles::add(const std::string& name, ByteSpan bytes) {
-  if (!known_.insert(name).second)
-    return fail(ErrorCode::kGraph, "two objects have the same name").with("object", name);
-  KVPACK_TRY_ASSIGN(auto file, staging_->directory().create(name));
-  KVPACK_TRY(write_all(*file, 0, bytes));
-  KVPACK_TRY(file->sync());
-  names_.push_back(name);
-  return success();
-}
-
-Status StagedFiles::link_one(const std::string& name, std::vector<std::string>& fresh) {
-  auto linked = staging_->directory().link(name, *folder_, name);
-  if (linked.has_value()) {
-    fresh.push_back(name);
-    return success();
-  }
-  if (linked.error().code != ErrorCode::kExpectation) return linked;
-  KVPACK_TRY_ASSIGN(const auto ours, staging_->directory().open(name, OpenMode::kRead));
-  KVPACK_TRY_ASSIGN(const auto theirs, folder_->open(name, OpenMode::kRead));
-  KVPACK_TRY_ASSIGN(const FileFacts our_facts, ours->facts());
-  KVPACK_TRY_ASSIGN(const FileFacts their_facts, theirs->facts());
-  bool equal = our_facts.size_bytes == their_facts.size_bytes;
-  Bytes a(1 << 20);
-  Bytes b(1 << 20);
-  for (std::uint64_t at = 0; equal && at < our_facts.size_bytes;) {
-    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(a.size(), our_facts.size_bytes - at));
-    KVPACK_TRY(read_exactly(*ours, at, MutableByteSpan(a).first(n)));
-    KVPACK_TRY(read_exactly(*theirs, at, MutableByteSpan(b).first(n)));
-    equal = std::ranges::equal(ByteSpan(a).first(n), ByteSpan(b).first(n));
-    at += n;
-  }
-  if (!equal)
-    return fail(ErrorCode::kExpectation, "target exists with different bytes")
-        .with("object", join_path(folder_->path(), name));
-  // Whoever wrote it may not have made it durable yet.
-  return theirs->sync();
-}
-
-Status StagedFiles::commit() {
-  std::vector<std::string> fresh;
-  Status status = success();
-  for (const std::string& name : names_) {
-    status = link_one(name, fresh);
-    if (!status.has_value()) break;
-  }
-  if (status.has_value()) status = folder_->sync();
-  if (!status.has_value()) {
-    for (const std::string& name : fresh) (void)folder_->unlink(name).has_value();
-    return status;
-  }
-  if (place_.directory != nullptr) KVPACK_TRY(place_.directory->sync());
-  place_.directory.reset();
-  return success();
+Status StagedObjects::commit() {
+  KVPACK_TRY(publication_->commit());
+  const auto made_in = std::move(place_.directory);
+  return made_in == nullptr ? success() : made_in->sync();
 }
 
 }  // namespace kvpack::cli

@@ -3,8 +3,6 @@
 
 #include <memory>
 #include <string>
-#include <unordered_set>
-#include <vector>
 
 #include "kvpack/base/publish.h"
 #include "kvpack/core/object_store.h"
@@ -49,39 +47,36 @@ class FolderObjects final : public ObjectSource {
   std::string pack_folder_;
 };
 
-/// Files on their way into a folder, all or none: staged in a hidden folder inside, then linked one by one,
-/// the last one last. Without a commit, or when it fails, nothing stays.
-class StagedFiles {
+/// Objects on their way into a folder: chunk objects, and packs that name them (GroupPublication).
+class StagedObjects {
  public:
-  /// Creates the folder when it is missing. @error kIo kQuota
-  static Result<StagedFiles> begin(FileSystem& fs, const std::string& folder);
+  /// Creates the folder when it is missing. @error kIo
+  static Result<StagedObjects> begin(FileSystem& fs, const std::string& folder);
 
-  StagedFiles(StagedFiles&&) noexcept = default;
-  StagedFiles& operator=(StagedFiles&&) = delete;
-  ~StagedFiles();
+  StagedObjects(StagedObjects&&) noexcept = default;
+  StagedObjects& operator=(StagedObjects&&) = delete;
+  ~StagedObjects();
 
-  /// @error kIo kQuota
-  Status add(const std::string& name, ByteSpan bytes);
+  /// @error kGraph two objects have the same name; kIo
+  Status add_chunk(const Id32& object_key, ByteSpan object) {
+    return publication_->add(chunk_file_name(object_key), object);
+  }
+  Status add_pack(const Id32& manifest_id, ByteSpan pack) {
+    return publication_->add_head(pack_file_name(manifest_id), pack);
+  }
 
-  /// Gives every file its name, in the order in which they were added, and makes all durable.
-  /// @error kExpectation `target exists with different bytes`; kIo kQuota; the names that were new are
-  /// removed again
+  /// Gives every object its name, packs last. @error as GroupPublication::commit
   Status commit();
 
-  std::size_t file_count() const noexcept { return names_.size(); }
-
  private:
-  StagedFiles(Place place, std::unique_ptr<Directory> folder, DirectoryPublication staging)
+  StagedObjects(Place place, std::unique_ptr<Directory> folder, GroupPublication publication)
       : place_(std::move(place)),
         folder_(std::move(folder)),
-        staging_(std::make_unique<DirectoryPublication>(std::move(staging))) {}
-  Status link_one(const std::string& name, std::vector<std::string>& fresh);
+        publication_(std::make_unique<GroupPublication>(std::move(publication))) {}
 
   Place place_;  ///< Of a folder that is ours to remove while nothing has been committed; else empty.
   std::unique_ptr<Directory> folder_;
-  std::unique_ptr<DirectoryPublication> staging_;
-  std::vector<std::string> names_;
-  std::unordered_set<std::string> known_;
+  std::unique_ptr<GroupPublication> publication_;
 };
 
 }  // namespace kvpack::cli

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "kvpack/base/clock.h"
-#include "kvpack/core/canonical.h"
+#include "kvpack/base/utf8.h"
 
 namespace kvpack::cli {
 
@@ -47,7 +47,7 @@ namespace {
 
 /// A path may be any bytes; JSON may not.
 std::string as_utf8(std::string text) {
-  if (!is_utf8(byte_view(text)))
+  if (!is_utf8(text))
     for (char& c : text)
       if (static_cast<unsigned char>(c) >= 0x80) c = '?';
   return text;
@@ -78,6 +78,10 @@ JsonValue error_json(const Error& error, const std::string& file, std::string_vi
   if (!file.empty()) result.set("file", as_utf8(file));
   result.set("error", std::move(detail));
   return result;
+}
+
+JsonValue path_json(const std::string& path) {
+  return as_utf8(path);
 }
 
 std::string error_text(const Error& error, const std::string& file, std::string_view category) {
@@ -132,6 +136,10 @@ std::string printable_json(const JsonValue& value) {
   return escape_controls(pretty_json_text(value), true);
 }
 
+void print(std::FILE* stream, std::string_view text) noexcept {
+  (void)std::fwrite(text.data(), 1, text.size(), stream);
+}
+
 Error usage_error(std::string message) {
   return fail(ErrorCode::kState, std::move(message));
 }
@@ -148,16 +156,16 @@ unsigned Common::parallelism() const noexcept {
 
 int Reporter::success(const JsonValue& value, const std::string& prose) const {
   if (common_->json) {
-    fmt::print("{}\n", canonical_json_text(value));
+    print(stdout, canonical_json_text(value) + "\n");
   } else if (!common_->quiet && !prose.empty()) {
-    fmt::print("{}\n", prose);
+    print(stdout, prose + "\n");
   }
   return kExitDone;
 }
 
 int Reporter::failure(const Error& error, const std::string& file) const {
-  if (common_->json) fmt::print("{}\n", canonical_json_text(error_json(error, file)));
-  fmt::print(stderr, "kvpack: {}\n", error_text(error, file));
+  if (common_->json) print(stdout, canonical_json_text(error_json(error, file)) + "\n");
+  complain(error, file);
   return exit_code(error.code);
 }
 
@@ -166,11 +174,11 @@ int Reporter::refusal(const Error& error, const std::string& file, JsonValue see
   if (common_->json) {
     JsonValue refused = error_json(error, file, category);
     for (JsonMember& member : *refused.as_object()) seen.set(member.key, std::move(member.value));
-    fmt::print("{}\n", canonical_json_text(seen));
+    print(stdout, canonical_json_text(seen) + "\n");
   } else if (!seen.as_object()->empty()) {
-    fmt::print("{}\n", printable_json(seen));
+    print(stdout, printable_json(seen) + "\n");
   }
-  fmt::print(stderr, "kvpack: {}\n", printable(error_text(error, file, category)));
+  print(stderr, "kvpack: " + printable(error_text(error, file, category)) + "\n");
   return kExitRefused;
 }
 
@@ -178,13 +186,17 @@ int Reporter::several(std::vector<JsonValue> results, int largest_exit_code) con
   if (common_->json) {
     JsonValue array = JsonValue::array();
     for (JsonValue& result : results) array.push(std::move(result));
-    fmt::print("{}\n", canonical_json_text(array));
+    print(stdout, canonical_json_text(array) + "\n");
   }
   return largest_exit_code;
 }
 
+void Reporter::complain(const Error& error, const std::string& file) const {
+  print(stderr, "kvpack: " + printable(error_text(error, file)) + "\n");
+}
+
 void Reporter::note(const std::string& line) const {
-  if (!common_->quiet) fmt::print(stderr, "{}\n", line);
+  if (!common_->quiet) print(stderr, line + "\n");
 }
 
 namespace {
@@ -199,7 +211,7 @@ Progress::Progress(const Common& common, std::string label, std::uint64_t total_
       started_ns_(static_cast<std::int64_t>(SystemClock().monotonic_ns())) {}
 
 Progress::~Progress() {
-  if (shown_) fmt::print(stderr, "\r\033[K");
+  if (shown_) print(stderr, "\r\033[K");
 }
 
 void Progress::update(std::uint64_t done_bytes) {
@@ -213,9 +225,11 @@ void Progress::update(std::uint64_t done_bytes) {
   const auto filled =
       static_cast<std::size_t>(static_cast<double>(done) / static_cast<double>(total_bytes_) * kWidth);
   const double seconds = static_cast<double>(now - started_ns_) / 1e9;
-  fmt::print(stderr, "\r{} [{}{}] {:.0f} of {:.0f} MiB, {:.0f} MiB/s", label_, std::string(filled, '#'),
-             std::string(kWidth - filled, '.'), static_cast<double>(done) / 1048576.0,
-             static_cast<double>(total_bytes_) / 1048576.0, static_cast<double>(done) / 1048576.0 / seconds);
+  print(stderr,
+        fmt::format("\r{} [{}{}] {:.0f} of {:.0f} MiB, {:.0f} MiB/s", label_, std::string(filled, '#'),
+                    std::string(kWidth - filled, '.'), static_cast<double>(done) / 1048576.0,
+                    static_cast<double>(total_bytes_) / 1048576.0,
+                    static_cast<double>(done) / 1048576.0 / seconds));
   std::fflush(stderr);
 }
 

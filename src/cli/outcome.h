@@ -1,6 +1,7 @@
 /// What a command comes to: exit codes, JSON on standard output, prose on standard error. docs/cli.md §Output
 #pragma once
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,9 @@ std::string_view json_category(ErrorCode code) noexcept;
 /// @param category  the category to name; empty: json_category of the code
 JsonValue error_json(const Error& error, const std::string& file, std::string_view category = {});
 
+/// A path as a JSON text: bytes that are no UTF-8 come as `?`.
+JsonValue path_json(const std::string& path);
+
 /// One line for people, with what is known of the place. @param category  as in error_json
 std::string error_text(const Error& error, const std::string& file, std::string_view category = {});
 
@@ -37,6 +41,9 @@ std::string error_text(const Error& error, const std::string& file, std::string_
 std::string printable(std::string_view text);
 /// A value of unknown origin as indented JSON for a terminal.
 std::string printable_json(const JsonValue& value);
+
+/// Writes to standard output or standard error. A failure shows in the stream, where main looks for it.
+void print(std::FILE* stream, std::string_view text) noexcept;
 
 /// A mistake in how the command was called. @error kState, which ends in exit code 2
 Error usage_error(std::string message);
@@ -67,6 +74,8 @@ class Reporter {
   int refusal(const Error& error, const std::string& file, JsonValue seen = JsonValue::object()) const;
   /// Ends a command over several files: a JSON array in their order, or a line each; the largest exit code.
   int several(std::vector<JsonValue> results, int largest_exit_code) const;
+  /// An error of one file among several, on standard error.
+  void complain(const Error& error, const std::string& file) const;
   /// A line on standard error, unless quiet.
   void note(const std::string& line) const;
 

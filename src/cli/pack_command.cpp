@@ -18,18 +18,18 @@ struct PackOptions {
   bool encrypt = false;
 };
 
-/// Chunk objects go into the staged folder as they are made.
+/// Chunk objects are staged as they are made.
 class StagingSink final : public ChunkSink {
  public:
-  StagingSink(StagedFiles& files, Progress& progress) : files_(&files), progress_(&progress) {}
+  StagingSink(StagedObjects& objects, Progress& progress) : objects_(&objects), progress_(&progress) {}
   Status put(const StateKey&, const ChunkSpan&, const ChunkRef& ref, ByteSpan object) override {
-    KVPACK_TRY(files_->add(chunk_file_name(ref.object_key), object));
+    KVPACK_TRY(objects_->add_chunk(ref.object_key, object));
     progress_->update(done_ += ref.plaintext_bytes);
     return success();
   }
 
  private:
-  StagedFiles* files_;
+  StagedObjects* objects_;
   Progress* progress_;
   std::uint64_t done_ = 0;
 };
@@ -70,7 +70,7 @@ Result<SavedCut> pack(const Environment& environment, const PackOptions& options
                     load_input(*environment.fs, description, folder_of(options.description_file)));
   KVPACK_TRY_ASSIGN(const std::optional<ManifestChain> parent, open_parent(environment, options, keys));
 
-  auto staged = StagedFiles::begin(*environment.fs, options.out_folder);
+  auto staged = StagedObjects::begin(*environment.fs, options.out_folder);
   if (!staged.has_value()) return as_named_file(std::move(staged.error()));
   std::uint64_t total = 0;
   for (const PlaneView& plane : input.planes) total += plane.bytes.size();
@@ -94,7 +94,7 @@ Result<SavedCut> pack(const Environment& environment, const PackOptions& options
                               .parent = parent ? &*parent : nullptr,
                               .parallelism = environment.common->parallelism()},
                              sink, random));
-  KVPACK_TRY(staged->add(pack_file_name(saved.pack.manifest_id), saved.pack.bytes));
+  KVPACK_TRY(staged->add_pack(saved.pack.manifest_id, saved.pack.bytes));
   KVPACK_TRY(staged->commit());
   return saved;
 }

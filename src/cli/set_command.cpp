@@ -42,11 +42,12 @@ Result<JsonValue> create_set(const Environment& environment, const SetOptions& o
   KVPACK_TRY_ASSIGN(Publication publication, Publication::begin(*place->directory));
   KVPACK_TRY_ASSIGN(const PackSetSummary summary, write_pack_set(cut.chain(), cut.objects(), keys,
                                                                  options.keys.write_epoch(), publication));
-  KVPACK_TRY(publication.commit(place->name));
+  if (auto published = publication.commit(place->name); !published.has_value())
+    return std::move(published.error()).with("object", options.set_file);
   JsonValue result = JsonValue::object();
   result.set("ok", true);
   result.set("kind", "set");
-  result.set("file", options.set_file);
+  result.set("file", path_json(options.set_file));
   result.set("head_manifest_id", summary.head_manifest_id.hex());
   result.set("merkle_root", summary.merkle_root.hex());
   result.set("record_count", summary.record_count);
@@ -99,16 +100,15 @@ Result<JsonValue> extract_set(const Environment& environment, const SetOptions& 
   if (set.footer().merkle_root != report.merkle_root ||
       set.footer().head_manifest_id != report.head_manifest_id || set.footer().key_epoch != report.key_epoch)
     return fail(ErrorCode::kIo, "pack set changed while it was read");
-  auto staged = StagedFiles::begin(*environment.fs, options.out);
+  auto staged = StagedObjects::begin(*environment.fs, options.out);
   if (!staged.has_value()) return as_named_file(std::move(staged.error()));
   Bytes buffer;
   for (std::size_t i = 0; i < set.record_count(); ++i) {
     const PackSetEntry entry = set.entry(i);
     // Read again, so checked again.
     KVPACK_TRY_ASSIGN(const ByteSpan object, set.read_record(i, buffer));
-    KVPACK_TRY(staged->add(entry.kind == PackSetRecordKind::kChunk ? chunk_file_name(entry.identity)
-                                                                   : pack_file_name(entry.identity),
-                           object));
+    KVPACK_TRY(entry.kind == PackSetRecordKind::kChunk ? staged->add_chunk(entry.identity, object)
+                                                       : staged->add_pack(entry.identity, object));
   }
   KVPACK_TRY(staged->commit());
   JsonValue result = JsonValue::object();
@@ -142,7 +142,7 @@ int run_prove(const Environment& environment, const SetOptions& options) {
   }();
   if (!proof.has_value()) return reporter.failure(proof.error(), options.set_file);
   // The proof is JSON already, and verifiers want exactly these bytes.
-  fmt::print("{}\n", text_view(encode_pack_set_proof(*proof)));
+  print(stdout, std::string(text_view(encode_pack_set_proof(*proof))) + "\n");
   return kExitDone;
 }
 
@@ -183,7 +183,7 @@ void add_set(CLI::App& app, const Environment& environment) {
   auto* prove = set->add_subcommand("prove", "Print a proof that ties one record to the set's footer");
   prove->footer("Check it with `kvpack verify PROOF [--record FILE]`.");
   prove->add_option("SET", options->set_file, "pack set")->required();
-  prove->add_option("INDEX", options->index, "number of the record, from 0")->required();
+  prove->add_option("INDEX", options->index, "number of the record, from 0")->required()->type_name("INDEX");
   options->keys.add_to(*prove);
   add_common(*prove, *environment.common);
   when_chosen(*prove, environment, options, run_prove);

@@ -18,7 +18,7 @@ struct UnpackOptions {
   std::string out_folder;
   std::string expect_file;
   bool integrity_only = false;
-  std::uint64_t max_memory = 0;
+  std::optional<std::uint64_t> max_memory;
 };
 
 /// Three quarters of the machine's memory: a manifest that claims more is refused before anything is
@@ -52,6 +52,12 @@ Result<JsonValue> unpack(const Environment& environment, const UnpackOptions& op
   if (!options.expect_file.empty()) {
     KVPACK_TRY_ASSIGN(expected, read_expectation(*environment.fs, options.expect_file));
   }
+  auto place = open_place(*environment.fs, options.out_folder);
+  if (!place.has_value()) return as_named_file(std::move(place.error()));
+  const auto taken = [&] {
+    return fail(ErrorCode::kExpectation, "target exists").with("object", options.out_folder);
+  };
+  if (place->directory->facts(place->name).has_value()) return taken();
   const KeyRing* ring = keys ? &*keys : nullptr;
   KVPACK_TRY_ASSIGN(OpenedCut cut, OpenedCut::open(*environment.fs, options.file, options.folders, ring));
   const CutManifest& head = cut.chain().head();
@@ -61,15 +67,13 @@ Result<JsonValue> unpack(const Environment& environment, const UnpackOptions& op
   }
   KVPACK_TRY_ASSIGN(
       const RestorePlan plan,
-      RestorePlan::create(cut.chain(), options.max_memory == 0 ? default_max_memory() : options.max_memory));
+      RestorePlan::create(cut.chain(), options.max_memory ? *options.max_memory : default_max_memory()));
   KVPACK_TRY_ASSIGN(const std::vector<Bytes> planes,
                     restore_cut(plan, cut.objects(),
                                 {.keys = ring,
                                  .integrity_only = options.integrity_only,
                                  .parallelism = environment.common->parallelism()}));
 
-  auto place = open_place(*environment.fs, options.out_folder);
-  if (!place.has_value()) return as_named_file(std::move(place.error()));
   KVPACK_TRY_ASSIGN(DirectoryPublication publication, DirectoryPublication::begin(*place->directory));
   std::vector<std::string> names;
   for (std::size_t i = 0; i < planes.size(); ++i) {
@@ -79,7 +83,9 @@ Result<JsonValue> unpack(const Environment& environment, const UnpackOptions& op
   const std::string description =
       pretty_json_text(describe_cut(head, chunk_tokens_of(cut.chain()), names)) + "\n";
   KVPACK_TRY(write_file(publication.directory(), "DESC.json", byte_view(description)));
-  KVPACK_TRY(publication.commit(place->name));
+  auto published = publication.commit(place->name);
+  if (!published.has_value() && published.error().code == ErrorCode::kExpectation) return taken();
+  KVPACK_TRY(std::move(published));
 
   JsonValue result = JsonValue::object();
   result.set("ok", true);

@@ -1,7 +1,3 @@
-#include "cli/vectors_command.h"
-
-#include <cstdio>
-
 #include "cli/commands.h"
 #include "cli/reference_fixtures.h"
 #include "kvpack/base/publish.h"
@@ -34,12 +30,9 @@ Status write_below(Directory& root, std::string_view path, ByteSpan content) {
   return write_file(*at, path, content);
 }
 
-}  // namespace
-
-Status print_vectors(Append& out) {
-  return out.append(byte_view(fixtures::production_vector_list()));
-}
-
+/// Creates the folder `path`, which must not exist, in one step, with `<suite>/<name>.bin` for every vector
+/// and the digest list as production_v1.sha256.
+/// @error kExpectation `target exists`; kIo; nothing is left behind
 Status emit_vectors(FileSystem& fs, std::string_view path) {
   KVPACK_TRY_ASSIGN(const Place place, open_place(fs, path));
   KVPACK_TRY_ASSIGN(auto publication, DirectoryPublication::begin(*place.directory));
@@ -50,34 +43,41 @@ Status emit_vectors(FileSystem& fs, std::string_view path) {
   return publication.commit(place.name);
 }
 
-namespace {
-
 struct VectorsOptions {
   std::string emit_folder;
 };
 
-/// Standard output as a byte sink.
-class StandardOutput final : public Append {
- public:
-  Status append(ByteSpan data) override {
-    if (std::fwrite(data.data(), 1, data.size(), stdout) != data.size())
-      return fail(ErrorCode::kIo, "standard output cannot be written");
-    return success();
+JsonValue vectors_json() {
+  JsonValue rows = JsonValue::array();
+  for (const fixtures::Vector& vector : fixtures::production_vectors()) {
+    JsonValue row = JsonValue::object();
+    row.set("suite", vector.suite);
+    row.set("name", vector.name);
+    row.set("bytes", std::uint64_t{vector.value.size()});
+    row.set("sha256", to_hex(sha256(vector.value)));
+    rows.push(std::move(row));
   }
-};
+  JsonValue result = JsonValue::object();
+  result.set("ok", true);
+  result.set("kind", "vectors");
+  result.set("vectors", std::move(rows));
+  return result;
+}
 
 int run_vectors(const Environment& environment, const VectorsOptions& options) {
   const Reporter reporter(*environment.common);
+  if (options.emit_folder.empty() && environment.common->json) return reporter.success(vectors_json(), "");
   if (options.emit_folder.empty()) {
-    StandardOutput out;
-    auto status = print_vectors(out);
-    return status.has_value() ? static_cast<int>(kExitDone) : reporter.failure(status.error(), "");
+    // The list is what was asked for: --quiet does not silence it.
+    print(stdout, fixtures::production_vector_list());
+    return kExitDone;
   }
   if (auto status = emit_vectors(*environment.fs, options.emit_folder); !status.has_value())
     return reporter.failure(as_named_file(std::move(status.error())), options.emit_folder);
   JsonValue result = JsonValue::object();
   result.set("ok", true);
-  result.set("folder", options.emit_folder);
+  result.set("kind", "vectors");
+  result.set("folder", path_json(options.emit_folder));
   return reporter.success(result, options.emit_folder + ": reference vectors written");
 }
 

@@ -25,7 +25,7 @@ std::string prose(const std::string& file, const JsonValue& result) {
   const JsonArray& unchecked = *result.find("unchecked")->as_array();
   for (std::size_t i = 0; i < unchecked.size(); ++i)
     text += (i == 0 ? "; unchecked: " : ", ") + *unchecked[i].as_string();
-  return text;
+  return printable(text);
 }
 
 int run_verify(const Environment& environment, const VerifyCommandOptions& options) {
@@ -49,11 +49,11 @@ int run_verify(const Environment& environment, const VerifyCommandOptions& optio
   for (const std::string& file : options.files) {
     auto result = verify_file(environment, file, verify, ring);
     if (result.has_value()) {
-      if (!environment.common->json && !environment.common->quiet) fmt::print("{}\n", prose(file, *result));
-      result->set("file", file);
+      if (!environment.common->json && !environment.common->quiet) print(stdout, prose(file, *result) + "\n");
+      result->set("file", path_json(file));
       results.push_back(*std::move(result));
     } else {
-      reporter.note("kvpack: " + error_text(result.error(), file));
+      reporter.complain(result.error(), file);
       largest = std::max(largest, exit_code(result.error().code));
       results.push_back(error_json(result.error(), file));
     }

@@ -139,15 +139,38 @@ Result<CutManifest> open_binding_pack(const Environment& environment, const std:
   return *std::move(checked.manifest);
 }
 
+/// A chunk alone: what it says about itself, and with keys that its name and ciphertext are ours.
+Result<JsonValue> verify_lone_chunk(ByteSpan object, const ChunkHeader& header, const KeyRing* keys) {
+  ChunkExpectation expected;
+  std::shared_ptr<const KeySchedule> schedule;
+  std::vector<std::string> unchecked{"state and token range"};
+  if (keys != nullptr) {
+    KVPACK_TRY_ASSIGN(schedule, keys->schedule(header.key_epoch));
+    expected.keys = schedule.get();
+    expected.tenant = &keys->tenant();
+    if (!header.encrypted) unchecked.emplace_back("chunk payload");
+  } else {
+    unchecked.emplace_back("object key");
+    unchecked.emplace_back("chunk payload");
+  }
+  ChunkScratch scratch;
+  if (auto status = check_chunk(object, expected, scratch); !status.has_value())
+    return std::move(status.error()).with("object", header.object_key.hex());
+  return verified("chunk", "framing", unchecked);
+}
+
 /// A chunk held against the reference, span and state of a pack.
 Result<JsonValue> verify_bound_chunk(const Environment& environment, ByteSpan object,
                                      const ChunkHeader& header, const VerifyOptions& options,
                                      const KeyRing* keys) {
   KVPACK_TRY_ASSIGN(const CutManifest manifest, open_binding_pack(environment, options.pack_file, keys));
   const FoundReference found = find_reference(manifest, header.object_key);
-  if (found.ref == nullptr)
+  if (found.ref == nullptr) {
+    // By its own account it is another chunk: that is a miss only when the account is sound.
+    KVPACK_TRY(verify_lone_chunk(object, header, keys));
     return fail(ErrorCode::kNotFound, "pack does not name this chunk")
         .with("object", header.object_key.hex());
+  }
   KVPACK_TRY_ASSIGN(const IdentifiedFamily family, IdentifiedFamily::create(manifest.family));
   ChunkExpectation expected{.ref = found.ref,
                             .span = found.span,
@@ -169,26 +192,6 @@ Result<JsonValue> verify_bound_chunk(const Environment& environment, ByteSpan ob
   if (keys == nullptr) unchecked = {"HMAC of the pack", "object key and content identity"};
   if (keys == nullptr && header.encrypted) unchecked.emplace_back("encrypted payload");
   return verified("chunk", keys == nullptr ? "integrity" : "authenticated", unchecked);
-}
-
-/// A chunk alone: what it says about itself, and with keys that its name and ciphertext are ours.
-Result<JsonValue> verify_lone_chunk(ByteSpan object, const ChunkHeader& header, const KeyRing* keys) {
-  ChunkExpectation expected;
-  std::shared_ptr<const KeySchedule> schedule;
-  std::vector<std::string> unchecked{"state and token range"};
-  if (keys != nullptr) {
-    KVPACK_TRY_ASSIGN(schedule, keys->schedule(header.key_epoch));
-    expected.keys = schedule.get();
-    expected.tenant = &keys->tenant();
-    if (!header.encrypted) unchecked.emplace_back("chunk payload");
-  } else {
-    unchecked.emplace_back("object key");
-    unchecked.emplace_back("chunk payload");
-  }
-  ChunkScratch scratch;
-  if (auto status = check_chunk(object, expected, scratch); !status.has_value())
-    return std::move(status.error()).with("object", header.object_key.hex());
-  return verified("chunk", "framing", unchecked);
 }
 
 Result<JsonValue> verify_chunk_file(const Environment& environment, const std::string& path,

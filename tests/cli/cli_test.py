@@ -114,6 +114,19 @@ class Keys(Case):
             self.refused("verify", *arguments, path, category="usage", code=2)
         self.refused("verify", "--key", "none.key", "--tenant-id", "acme", path, category="io", code=5)
 
+    def test_values_are_never_empty_and_numbers_are_decimal(self):
+        self.describe()
+        path, _ = self.pack()
+        for arguments in (["--key", ""], ["--expect", ""], ["--chunks", ""], ["--pack", ""], ["--tenant-id", ""], [""]):
+            self.refused("verify", *arguments, path, category="usage", code=2)
+        for number in ("-1", "0x1", "1.5", "+1", " 1", "18446744073709551616", "one"):
+            for command in (["verify", *self.keys, path, "--epoch", number], ["verify", path, "--threads", number],
+                            ["pack", *self.keys, "DESC.json", "--out", "out", "--epoch", number],
+                            ["unpack", *self.keys, path, "--out", "p", "--max-memory", number],
+                            ["set", "prove", "s.kvset", number]):
+                self.refused(*command, category="usage", code=2)
+        self.assertFalse((self.folder / "out").exists())
+
     def test_key_files_of_the_wrong_size_type_or_mode_are_usage(self):
         self.describe()
         path, _ = self.pack()
@@ -175,6 +188,45 @@ class PackAndUnpack(Case):
         self.refused("unpack", "--integrity-only", encrypted, "--out", "q", category="not_found", code=3)
         self.refused("unpack", *self.keys, "--max-memory", "1000", path, "--out", "q", category="quota", code=5)
         self.assertFalse((self.folder / "q").exists())
+
+    def test_every_amount_of_memory_can_be_the_limit(self):
+        self.describe()
+        path, _ = self.pack()
+        bytes_needed = len(self.k) + len(self.v)
+        for limit in (0, bytes_needed - 1):
+            error = self.refused("unpack", *self.keys, "--max-memory", limit, path, "--out", "p", category="quota", code=5)
+            self.assertEqual(error["message"], "restore exceeds the memory limit")
+        self.json("unpack", *self.keys, "--max-memory", bytes_needed, path, "--out", "p")
+
+    def test_many_packs_at_once_into_one_folder(self):
+        self.describe()
+        command = [TOOL, "pack", *self.keys, "DESC.json", "--out", "cache", "--json"]
+        running = [subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(8)]
+        outputs = [process.communicate() for process in running]
+        self.assertEqual([process.returncode for process in running], [0] * 8, outputs)
+        self.assertEqual(len({output for output, _ in outputs}), 1)
+        self.assertEqual(len(self.files("cache")), 7)
+        self.json("verify", *self.keys, "cache/" + json.loads(outputs[0][0])["file"])
+
+    def test_what_is_in_the_way_of_a_name_is_never_followed_or_replaced(self):
+        self.describe()
+        path, value = self.pack()
+        for number, obstacle in enumerate((lambda p: p.mkdir(), lambda p: p.symlink_to(self.folder / path),
+                                           lambda p: p.symlink_to("nowhere"), lambda p: os.mkfifo(p))):
+            folder = self.folder / f"way{number}"
+            folder.mkdir()
+            obstacle(folder / value["file"])
+            error = self.refused("pack", *self.keys, "DESC.json", "--out", folder.name, category="expectation",
+                                 message="target exists with different bytes")
+            self.assertEqual(error["object"], f"{folder.name}/{value['file']}")
+            self.assertEqual(self.files(folder.name), [value["file"]])
+            target = self.folder / f"target{number}"
+            obstacle(target)
+            for command, message in ((["set", "create", *self.keys, target.name, path], "target exists with different bytes"),
+                                     (["unpack", *self.keys, path, "--out", target.name], "target exists"),
+                                     (["keygen", target.name], "target exists with different bytes")):
+                error = self.refused(*command, category="expectation", message=message)
+                self.assertEqual(error["object"], target.name)
 
     def test_npy_strides_and_tail_windows(self):
         description = self.describe(tokens=10)
@@ -341,6 +393,29 @@ class Damage(Case):
         done = self.run_tool("verify", self.path)
         self.assertIn(b"integrity only, not authenticated", done.stdout)
 
+    def test_a_chunk_with_a_damaged_name_is_damaged_and_not_merely_another_one(self):
+        key = sorted(self.chunks)[0]
+        damaged = self.flip(f"cache/{key}.kvchunk", 150)
+        for keys in (self.keys, []):
+            for pack in (["--pack", self.path], []):
+                self.refused("verify", *keys, *pack, damaged, category="authentication", message="chunk header digest mismatch")
+        self.refused("inspect", damaged, category="authentication", message="chunk header digest mismatch")
+
+    def test_only_files_are_opened(self):
+        os.mkfifo(self.folder / "fifo")
+        for name in ("cache", "fifo", "/dev/null", "/dev/stdin", "-", "absent"):
+            for command in ("verify", "inspect"):
+                self.refused(command, name, category="io", code=5)
+        (self.folder / "link.kvset").symlink_to("s.kvset")
+        self.assertEqual(self.json("verify", *self.keys, "link.kvset")["level"], "authenticated")
+
+    def test_files_that_claim_to_be_huge_are_refused_at_once(self):
+        for name, size, category in (("s.kvset", 1 << 42, "truncated"), (self.path, 1 << 42, "bad_magic")):
+            shutil.copy(self.folder / name, self.folder / "huge")
+            os.truncate(self.folder / "huge", size)
+            for command in ("verify", "inspect"):
+                self.refused(command, "huge", category=category)
+
     def test_over_long_files_are_judged_not_only_measured(self):
         with open(self.folder / self.path, "rb") as pack:
             self.write("long.kvpack", pack.read())
@@ -385,6 +460,12 @@ class Damage(Case):
         self.assertEqual(results[1]["error"]["category"], "io")
         results = self.json("verify", *self.keys, self.path, self.flip("s.kvset", 100), code=4)
         self.assertEqual(results[1]["error"]["category"], "reserved")
+
+    def test_errors_are_printed_whatever_is_quiet(self):
+        for files in ([self.path, "absent"], ["absent"]):
+            done = self.run_tool("verify", "--quiet", *files, code=5)
+            self.assertEqual(done.stdout, b"")
+            self.assertIn(b"absent", done.stderr)
 
     def test_expectations_name_the_field_and_both_values(self):
         self.write("good.json", json.dumps({"weights_config": ID(10), "token_count": 600,
@@ -495,6 +576,36 @@ class InspectAndExplain(Case):
         for name in self.files("cache"):
             self.assertNotIn(struct.pack("<I", marker), (self.folder / "cache" / name).read_bytes())
 
+    def test_nothing_that_a_file_says_reaches_the_terminal_unescaped(self):
+        description = self.describe()
+        description["states"][0]["name"] = "\x1b[31mk\x07\u0085"
+        description["states"][1]["dependencies"][0]["name"] = description["states"][0]["name"]
+        self.write("DESC.json", json.dumps(description).encode())
+        path, _ = self.pack()
+        description["states"][0]["codec"] = "lossless"
+        self.write("other.json", json.dumps(description).encode())
+        outputs = [self.run_tool("inspect", path), self.run_tool("explain", path, "other.json")]
+        for name in self.files("cache"):
+            if name.endswith(".kvchunk"):
+                (self.folder / "cache" / name).unlink()
+        outputs.append(self.run_tool("verify", path, code=3))
+        for done in outputs:
+            for control in (b"\x1b", b"\x07", b"\xc2\x85"):
+                self.assertNotIn(control, done.stdout + done.stderr)
+        self.assertIn(b"\\u001b[31mk", outputs[2].stderr)
+
+    def test_with_keys_explain_knows_the_roots_of_a_description(self):
+        self.describe()
+        path, _ = self.pack()
+        compared = self.json("explain", path, "DESC.json")["compared"]
+        self.assertNotIn("token_root", compared)
+        same = self.json("explain", *self.keys, path, "DESC.json")
+        self.assertTrue(same["equal"])
+        self.assertEqual(set(same["compared"]) - set(compared), {"token_root", "auxiliary_root"})
+        self.write("tokens.u32", struct.pack("<600I", *range(1, 601)))
+        other = self.json("explain", *self.keys, path, "DESC.json")
+        self.assertEqual([d["field"] for d in other["differences"]], ["token_root"])
+
     def test_explain_names_every_field(self):
         description = self.describe()
         path, _ = self.pack()
@@ -519,6 +630,39 @@ class Tool(Case):
         for suite, name, size, digest in rows:
             data = (self.folder / "v" / suite / (name + ".bin")).read_bytes()
             self.assertEqual((str(len(data)), hashlib.sha256(data).hexdigest()), (size, digest))
+
+    def test_vectors_as_json(self):
+        rows = self.json("vectors")["vectors"]
+        lines = ["\t".join((r["suite"], r["name"], str(r["bytes"]), r["sha256"])) for r in rows]
+        published = (ROOT / "conformance/vectors/production_v1.sha256").read_text().splitlines()
+        self.assertEqual(lines, [line for line in published if not line.startswith("#")])
+
+    def test_output_that_cannot_be_written_is_an_error(self):
+        if not os.path.exists("/dev/full"):
+            self.skipTest("no /dev/full here")
+        for arguments in (["vectors"], ["--help"], ["keygen", "k", "--json"]):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([TOOL, *arguments], cwd=self.folder, stdout=full, stderr=subprocess.PIPE)
+            self.assertEqual(done.returncode, 5, arguments)
+            self.assertIn(b"standard output cannot be written", done.stderr)
+
+    def test_closed_streams_are_not_mistaken_for_files(self):
+        self.describe()
+        command = " ".join([TOOL, "pack", *self.keys, "DESC.json", "--out cache --json"])
+        for streams, code in ((">&-", 5), ("2>&-", 0), ("<&-", 0), ("<&- >&- 2>&-", 5)):
+            done = subprocess.run(["sh", "-c", f"{command} {streams}"], cwd=self.folder, stdout=subprocess.DEVNULL)
+            self.assertEqual(done.returncode, code, streams)
+        pack = [name for name in self.files("cache") if name.endswith(".kvpack")][0]
+        self.json("verify", *self.keys, "cache/" + pack)
+
+    def test_names_that_are_no_utf8_still_give_json(self):
+        self.describe()
+        path, _ = self.pack()
+        name = b"s\xff.kvset"
+        for arguments in (["set", "create", *self.keys, name, path, "--json"], ["verify", name, path, "--json"],
+                          ["verify", b"absent\xff", "--json"], ["keygen", b"k\xff", "--json"]):
+            done = subprocess.run([TOOL, *arguments], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.assertIn("?", json.dumps(json.loads(done.stdout.decode("utf-8"))))
 
     def test_usage(self):
         self.assertIn(b"Exit codes", self.run_tool("--help").stdout)
