@@ -5,7 +5,7 @@
 #include "kvpack/base/hex.h"
 #include "kvpack/base/io.h"
 
-namespace kvpack {
+namespace kvpack::bytes_test {
 namespace {
 
 TEST(CheckedArithmetic, RefusesOverflowAndKeepsTheEdges) {
@@ -57,4 +57,4 @@ TEST(SpanSource, RefusesReadsPastTheEndWithoutOverflow) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::bytes_test

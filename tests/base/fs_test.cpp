@@ -13,7 +13,7 @@
 #include "support/fake_fs.h"
 #include "support/temp_directory.h"
 
-namespace kvpack {
+namespace kvpack::fs_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -511,4 +511,4 @@ TEST(SystemClock, GoesForward) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::fs_test

@@ -8,7 +8,7 @@
 #include "support/fake_fs.h"
 #include "support/temp_directory.h"
 
-namespace kvpack {
+namespace kvpack::publish_test {
 namespace {
 
 using testing::FakeFileSystem;
@@ -471,4 +471,4 @@ TEST(PublicationOnTheSystem, SweepsAStalePartialAndKeepsALockedOne) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::publish_test

@@ -8,7 +8,7 @@
 #include "kvpack/base/hex.h"
 #include "support/paths.h"
 
-namespace kvpack {
+namespace kvpack::canonical_json_test {
 namespace {
 
 std::string canonical(std::string_view text) {
@@ -293,4 +293,4 @@ TEST(JsonPath, SpellsNestedPlaces) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::canonical_json_test

@@ -9,7 +9,7 @@
 #include "support/random_manifest.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::chunk_test {
 namespace {
 
 using kvpack::testing::concat;
@@ -755,4 +755,4 @@ TEST(ChunkProperties, RandomChunksOpenAgainAndStayInTheirRoom) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::chunk_test

@@ -9,7 +9,7 @@
 #include "support/mutate.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::codec_frame_test {
 namespace {
 
 using testing::verdict;
@@ -182,4 +182,4 @@ TEST(CodecFrame, RefusedRawFrameLeavesTheTargetUntouched) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::codec_frame_test

@@ -11,7 +11,7 @@
 #include "kvpack/core/family_builder.h"
 #include "support/memory_objects.h"
 
-namespace kvpack {
+namespace kvpack::cut_builder_test {
 namespace {
 
 using testing::MemoryObjects;
@@ -553,4 +553,4 @@ TEST(CutRestore, APackOfAnotherTenantIsRefusedEvenUnderOurKey) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::cut_builder_test

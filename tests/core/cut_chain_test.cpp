@@ -6,7 +6,7 @@
 
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::cut_chain_test {
 namespace {
 
 using testing::verdict;
@@ -148,4 +148,4 @@ TEST(CutChain, AnOpenCutBehindThe512thIsNoFault) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::cut_chain_test

@@ -9,7 +9,7 @@
 #include "support/random_manifest.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::family_test {
 namespace {
 
 using kvpack::testing::context_of;
@@ -425,4 +425,4 @@ TEST(FamilyProperties, DamagedFamiliesAreRefusedOrCanonical) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::family_test

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace kvpack {
+namespace kvpack::half_test {
 namespace {
 
 static_assert(half_to_float(0x3c00) == 1.0F && float_to_half(1.0F) == 0x3c00);  // usable in constants
@@ -93,4 +93,4 @@ TEST(Half, NarrowingRoundsToNearestEven) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::half_test

@@ -5,7 +5,7 @@
 #include "cli/reference_fixtures.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::identity_test {
 namespace {
 
 using kvpack::testing::verdict;
@@ -100,4 +100,4 @@ TEST(Identities, OfTheFixturesAreThePublishedOnes) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::identity_test

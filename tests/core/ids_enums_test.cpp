@@ -6,7 +6,7 @@
 #include "kvpack/core/ids.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::ids_enums_test {
 namespace {
 
 using kvpack::testing::verdict;
@@ -97,4 +97,4 @@ TEST(Enums, EveryDtypeHasItsWidth) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::ids_enums_test

@@ -8,7 +8,7 @@
 #include "cli/reference_fixtures.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::keys_test {
 namespace {
 
 using kvpack::testing::verdict;
@@ -216,4 +216,4 @@ TEST(KeyRing, IsShareableBetweenThreads) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::keys_test

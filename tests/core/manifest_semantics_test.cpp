@@ -8,7 +8,7 @@
 #include "support/tsv.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::manifest_semantics_test {
 namespace {
 
 using kvpack::testing::context_of;
@@ -506,4 +506,4 @@ TEST(ManifestProperties, EveryRealizedNumberIsExact) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::manifest_semantics_test

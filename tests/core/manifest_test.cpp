@@ -7,7 +7,7 @@
 #include "support/random_manifest.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::manifest_test {
 namespace {
 
 using kvpack::testing::ManifestGenerator;
@@ -199,4 +199,4 @@ TEST(ManifestProperties, DamagedManifestsAreRefusedOrCanonical) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::manifest_test

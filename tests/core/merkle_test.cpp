@@ -4,7 +4,7 @@
 
 #include "kvpack/base/hex.h"
 
-namespace kvpack {
+namespace kvpack::merkle_test {
 namespace {
 
 // source: the eight leaves, roots and paths of the RFC 6962 reference tests
@@ -183,4 +183,4 @@ TEST(Merkle, HugeTreesAreVerifiedWithoutOverflow) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::merkle_test

@@ -4,7 +4,7 @@
 
 #include "support/pack_sets.h"
 
-namespace kvpack {
+namespace kvpack::pack_set_proof_test {
 namespace {
 
 using testing::le;
@@ -207,4 +207,4 @@ TEST(PackSetProof, BindsTheRecordsBytes) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::pack_set_proof_test

@@ -9,7 +9,7 @@
 #include "support/fake_fs.h"
 #include "support/pack_sets.h"
 
-namespace kvpack {
+namespace kvpack::pack_set_test {
 namespace {
 
 using testing::Edit;
@@ -691,4 +691,4 @@ TEST(PackSetRecord, BytesAtHandAreCheckedAgainstTheirEntry) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::pack_set_test

@@ -8,7 +8,7 @@
 
 #include "support/pack_sets.h"
 
-namespace kvpack {
+namespace kvpack::pack_set_verify_test {
 namespace {
 
 using testing::chunk_record;
@@ -539,4 +539,4 @@ TEST(PackSetSweep, NoFlipOfAnEncryptedChainIsAccepted) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::pack_set_verify_test

@@ -9,7 +9,7 @@
 #include "support/random_manifest.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::pack_test {
 namespace {
 
 using kvpack::testing::concat;
@@ -404,4 +404,4 @@ TEST(PackProperties, RandomManifestsComeBackFromTheirPacks) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::pack_test

@@ -7,7 +7,7 @@
 
 #include "kvpack/base/hex.h"
 
-namespace kvpack {
+namespace kvpack::packbits_test {
 namespace {
 
 // The rule of the format as it is written there, byte by byte: the oracle of every differential test below.
@@ -315,4 +315,4 @@ TEST(PackBits, DecodeWritesNothingPastTheTarget) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::packbits_test

@@ -7,7 +7,7 @@
 #include "cli/reference_fixtures.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::prefix_chain_test {
 namespace {
 
 using kvpack::testing::verdict;
@@ -164,4 +164,4 @@ TEST(PrefixChain, ContextKeepsModelsFamiliesAndTenantsApart) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::prefix_chain_test

@@ -7,7 +7,7 @@
 #include "support/tsv.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::rejections_test {
 namespace {
 
 using conformance::Arguments;
@@ -164,4 +164,4 @@ TEST(Rejections, EveryPinHasItsVerdict) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::rejections_test

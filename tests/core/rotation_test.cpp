@@ -5,7 +5,7 @@
 #include "support/mutate.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::rotation_test {
 namespace {
 
 using testing::verdict;
@@ -206,4 +206,4 @@ TEST(RotationFamily, EveryBitFlipIsRefusedOrIsAnotherFamily) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::rotation_test

@@ -7,7 +7,7 @@
 #include "support/random_manifest.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::schema_test {
 namespace {
 
 using kvpack::testing::ManifestGenerator;
@@ -198,4 +198,4 @@ TEST(SchemaProperties, DamagedSchemasAreRefusedOrCanonical) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::schema_test

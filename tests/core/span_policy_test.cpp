@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace kvpack {
+namespace kvpack::span_policy_test {
 namespace {
 
 StaticState state_of(std::uint64_t bytes_per_token, TokenAxisRule rule = TokenAxisRule::kDirect) {
@@ -94,4 +94,4 @@ TEST(SpanPolicy, PartitionsAnyRange) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::span_policy_test

@@ -7,7 +7,7 @@
 #include "support/mutate.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::state_declaration_test {
 namespace {
 
 using testing::verdict;
@@ -122,4 +122,4 @@ TEST(StateDeclaration, EveryBitFlipIsRefusedOrIsAnotherDeclaration) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::state_declaration_test

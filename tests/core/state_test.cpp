@@ -5,7 +5,7 @@
 #include "support/mutate.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::state_test {
 namespace {
 
 using kvpack::testing::verdict;
@@ -174,4 +174,4 @@ TEST(ChunkSpan, WireFormIs28Bytes) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::state_test

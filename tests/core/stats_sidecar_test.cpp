@@ -6,7 +6,7 @@
 #include "support/mutate.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::stats_sidecar_test {
 namespace {
 
 using testing::verdict;
@@ -238,4 +238,4 @@ TEST(StatsSidecar, EveryBitFlipIsRefusedOrIsAnotherCanonicalSidecar) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::stats_sidecar_test

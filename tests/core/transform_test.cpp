@@ -7,7 +7,7 @@
 #include "support/mutate.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::transform_test {
 namespace {
 
 using testing::verdict;
@@ -422,4 +422,4 @@ TEST(TransformExecutor, WhatLosesBytesOrIsInvalidHasNoInverse) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::transform_test

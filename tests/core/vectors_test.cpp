@@ -5,7 +5,7 @@
 #include "support/tsv.h"
 #include "support/verdict.h"
 
-namespace kvpack {
+namespace kvpack::vectors_test {
 namespace {
 
 using kvpack::testing::read_source_file;
@@ -91,4 +91,4 @@ TEST(ScriptedRandom, GivesItsScriptAndNothingAfter) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::vectors_test

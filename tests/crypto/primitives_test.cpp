@@ -7,7 +7,7 @@
 #include "kvpack/crypto/hkdf.h"
 #include "kvpack/crypto/random.h"
 
-namespace kvpack {
+namespace kvpack::primitives_test {
 namespace {
 
 Bytes unhex(std::string_view text) {
@@ -118,4 +118,4 @@ TEST(SystemRandom, FillsAndDiffers) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::primitives_test

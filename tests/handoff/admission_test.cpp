@@ -2,7 +2,7 @@
 
 #include "handoff/handoff_support.h"
 
-namespace kvpack::handoff {
+namespace kvpack::handoff::admission_test {
 namespace {
 
 using namespace kvpack::handoff::testing;
@@ -230,4 +230,4 @@ TEST(AdmittingSink, FailuresOfTheEngineAreToldApart) {
 }
 
 }  // namespace
-}  // namespace kvpack::handoff
+}  // namespace kvpack::handoff::admission_test

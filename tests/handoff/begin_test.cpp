@@ -2,7 +2,7 @@
 
 #include "handoff/handoff_support.h"
 
-namespace kvpack::handoff {
+namespace kvpack::handoff::begin_test {
 namespace {
 
 using namespace kvpack::handoff::testing;
@@ -140,4 +140,4 @@ TEST(BeginManifest, LongPromptsKeepTheirTokens) {
 }
 
 }  // namespace
-}  // namespace kvpack::handoff
+}  // namespace kvpack::handoff::begin_test

@@ -2,7 +2,7 @@
 
 #include "handoff/handoff_support.h"
 
-namespace kvpack::handoff {
+namespace kvpack::handoff::frame_test {
 namespace {
 
 using namespace kvpack::handoff::testing;
@@ -341,4 +341,4 @@ TEST(FrameDecoder, AFailureStays) {
 }
 
 }  // namespace
-}  // namespace kvpack::handoff
+}  // namespace kvpack::handoff::frame_test

@@ -4,7 +4,7 @@
 
 #include "handoff/kvhf_support.h"
 
-namespace kvpack::kvhf {
+namespace kvpack::kvhf::kvhf_begin_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -303,4 +303,4 @@ TEST(KvhfBegin, TokenDigestsMatchTheWorkedValues) {
 }
 
 }  // namespace
-}  // namespace kvpack::kvhf
+}  // namespace kvpack::kvhf::kvhf_begin_test

@@ -9,7 +9,7 @@
 #include "support/fake_fs.h"
 #include "support/temp_directory.h"
 
-namespace kvpack::kvhf {
+namespace kvpack::kvhf::kvhf_bundle_test {
 namespace {
 
 using kvpack::testing::FakeFileSystem;
@@ -469,4 +469,4 @@ TEST(KvhfBundle, SessionPublishesBeforeItAcknowledges) {
 }
 
 }  // namespace
-}  // namespace kvpack::kvhf
+}  // namespace kvpack::kvhf::kvhf_bundle_test

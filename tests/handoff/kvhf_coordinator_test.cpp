@@ -2,7 +2,7 @@
 
 #include "handoff/kvhf_support.h"
 
-namespace kvpack::kvhf {
+namespace kvpack::kvhf::kvhf_coordinator_test {
 namespace {
 
 // Writes down the calls; the call named `fails_at` fails with kIo.
@@ -192,4 +192,4 @@ TEST(KvhfPermit, OutlivesItsPool) {
 }
 
 }  // namespace
-}  // namespace kvpack::kvhf
+}  // namespace kvpack::kvhf::kvhf_coordinator_test

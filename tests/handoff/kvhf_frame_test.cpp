@@ -4,7 +4,7 @@
 
 #include "handoff/kvhf_support.h"
 
-namespace kvpack::kvhf {
+namespace kvpack::kvhf::kvhf_frame_test {
 namespace {
 
 using kvpack::testing::with_bit_flipped;
@@ -181,4 +181,4 @@ TEST(KvhfFrame, KindNamesGoBothWays) {
 }
 
 }  // namespace
-}  // namespace kvpack::kvhf
+}  // namespace kvpack::kvhf::kvhf_frame_test

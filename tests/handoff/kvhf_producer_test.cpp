@@ -2,7 +2,7 @@
 
 #include "handoff/kvhf_support.h"
 
-namespace kvpack::kvhf {
+namespace kvpack::kvhf::kvhf_producer_test {
 namespace {
 
 ProducerOptions options_for(const Fixture& fixture) {
@@ -126,4 +126,4 @@ TEST(KvhfProducer, FrameLimitsHold) {
 }
 
 }  // namespace
-}  // namespace kvpack::kvhf
+}  // namespace kvpack::kvhf::kvhf_producer_test

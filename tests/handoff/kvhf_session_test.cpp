@@ -5,7 +5,7 @@
 #include "handoff/kvhf_support.h"
 #include "kvpack/handoff/kvhf_spray.h"
 
-namespace kvpack::kvhf {
+namespace kvpack::kvhf::kvhf_session_test {
 namespace {
 
 using kvpack::testing::with_bit_flipped;
@@ -427,4 +427,4 @@ TEST(KvhfSpray, StoppedStreamsEndASessionThatCannotBeCompleted) {
 }
 
 }  // namespace
-}  // namespace kvpack::kvhf
+}  // namespace kvpack::kvhf::kvhf_session_test

@@ -4,7 +4,7 @@
 
 #include "handoff/kvhf_support.h"
 
-namespace kvpack::kvhf {
+namespace kvpack::kvhf::kvhf_verifier_test {
 namespace {
 
 using kvpack::testing::with_bit_flipped;
@@ -326,4 +326,4 @@ TEST(KvhfVerifier, PayloadCanBeTakenOver) {
 }
 
 }  // namespace
-}  // namespace kvpack::kvhf
+}  // namespace kvpack::kvhf::kvhf_verifier_test

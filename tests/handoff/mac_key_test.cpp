@@ -7,7 +7,7 @@
 #include "support/fake_fs.h"
 #include "support/temp_directory.h"
 
-namespace kvpack::handoff {
+namespace kvpack::handoff::mac_key_test {
 namespace {
 
 using namespace kvpack::handoff::testing;
@@ -211,4 +211,4 @@ TEST(MacKeyFileRaces, EveryFailureIsToldAndAFailedWriteLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace kvpack::handoff
+}  // namespace kvpack::handoff::mac_key_test

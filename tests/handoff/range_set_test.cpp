@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-namespace kvpack::handoff {
+namespace kvpack::handoff::range_set_test {
 namespace {
 
 using Line = std::map<std::uint64_t, std::uint64_t>;  // start to stop, nothing merged
@@ -85,4 +85,4 @@ TEST(RangeSet, ReachesToTheLastNumber) {
 }
 
 }  // namespace
-}  // namespace kvpack::handoff
+}  // namespace kvpack::handoff::range_set_test

@@ -4,7 +4,7 @@
 
 #include "handoff/handoff_support.h"
 
-namespace kvpack::handoff {
+namespace kvpack::handoff::receive_loop_test {
 namespace {
 
 using namespace kvpack::handoff::testing;
@@ -433,4 +433,4 @@ TEST_F(LiveTransfer, ProgressCanBeRead) {
 }
 
 }  // namespace
-}  // namespace kvpack::handoff
+}  // namespace kvpack::handoff::receive_loop_test

@@ -2,7 +2,7 @@
 
 #include "handoff/handoff_support.h"
 
-namespace kvpack::handoff {
+namespace kvpack::handoff::receiver_test {
 namespace {
 
 using namespace kvpack::handoff::testing;
@@ -317,4 +317,4 @@ TEST(AtomicReceiver, NothingHappensAfterAnAbort) {
 }
 
 }  // namespace
-}  // namespace kvpack::handoff
+}  // namespace kvpack::handoff::receiver_test

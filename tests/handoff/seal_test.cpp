@@ -2,7 +2,7 @@
 
 #include "handoff/handoff_support.h"
 
-namespace kvpack::handoff {
+namespace kvpack::handoff::seal_test {
 namespace {
 
 using namespace kvpack::handoff::testing;
@@ -75,4 +75,4 @@ TEST(Seal, TypedParseNeedsEveryField) {
 }
 
 }  // namespace
-}  // namespace kvpack::handoff
+}  // namespace kvpack::handoff::seal_test

@@ -4,7 +4,7 @@
 
 #include "handoff/handoff_support.h"
 
-namespace kvpack::handoff {
+namespace kvpack::handoff::segment_test {
 namespace {
 
 using namespace kvpack::handoff::testing;
@@ -177,4 +177,4 @@ TEST(PayloadHasher, BothDigestsAreThoseOfTheBytes) {
 }
 
 }  // namespace
-}  // namespace kvpack::handoff
+}  // namespace kvpack::handoff::segment_test

@@ -2,7 +2,7 @@
 
 #include "handoff/handoff_support.h"
 
-namespace kvpack::handoff {
+namespace kvpack::handoff::sender_test {
 namespace {
 
 using namespace kvpack::handoff::testing;
@@ -243,4 +243,4 @@ TEST(Sender, AbortFrameIsTheProducersUsualOne) {
 }
 
 }  // namespace
-}  // namespace kvpack::handoff
+}  // namespace kvpack::handoff::sender_test
