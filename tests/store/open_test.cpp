@@ -6,7 +6,7 @@
 
 #include "support/stores.h"
 
-namespace kvpack {
+namespace kvpack::open_test {
 namespace {
 
 using testing::StoreFixture;
@@ -233,4 +233,4 @@ TEST(StoreOpen, AStoreWhoseRootIsRemovedStaysDeadAndANewOneCanBeMade) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::open_test
