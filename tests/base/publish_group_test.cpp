@@ -10,7 +10,7 @@
 #include "support/fake_fs.h"
 #include "support/temp_directory.h"
 
-namespace kvpack {
+namespace kvpack::publish_group_test {
 namespace {
 
 using testing::FakeFileSystem;
@@ -227,4 +227,4 @@ TEST(GroupPublicationOnTheSystem, PublishesAdoptsAndRefuses) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::publish_group_test

@@ -6,7 +6,7 @@
 
 #include "kvpack/base/hex.h"
 
-namespace kvpack {
+namespace kvpack::utf8_test {
 namespace {
 
 TEST(Utf8, FollowsRfc3629) {
@@ -32,4 +32,4 @@ TEST(Utf8, TwoBytesFollowTheDefinition) {
 }
 
 }  // namespace
-}  // namespace kvpack
+}  // namespace kvpack::utf8_test
