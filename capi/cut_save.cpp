@@ -19,9 +19,9 @@ Result<SpanPolicy> read_spans(const kvpack_cut_builder_options& options) {
 }
 
 /// Gives chunks to the caller as the library makes them.
-class CallbackSink final : public ChunkSink {
+class ChunkCallback final : public ChunkSink {
  public:
-  CallbackSink(const RepresentationFamily& family, kvpack_chunk_sink_fn sink, void* user) noexcept
+  ChunkCallback(const RepresentationFamily& family, kvpack_chunk_sink_fn sink, void* user) noexcept
       : family_(&family), sink_(sink), user_(user) {}
 
   Status put(const StateKey& state, const ChunkSpan& span, const ChunkRef& ref, ByteSpan object) override {
@@ -168,7 +168,7 @@ Result<SavedCut> save(const kvpack_cut_builder& builder, kvpack_chunk_sink_fn si
     planes.push_back(*builder.planes[i]);
   }
   KVPACK_TRY_ASSIGN(const auto chunk_tokens, choose_chunks(builder, planes));
-  CallbackSink objects(family, sink, user);
+  ChunkCallback objects(family, sink, user);
   Random random(builder.random, builder.random_user);
   return save_cut({.keys = builder.schedule.get(),
                    .family = builder.family.get(),

@@ -12,7 +12,7 @@ constexpr std::uint64_t kStateInfoV0 = KVPACK_SIZE_UP_TO(kvpack_state_info, depe
 
 /// An enum member of an options struct; 0 is the first value.
 template <WireEnum E>
-Result<E> read_enum(std::uint32_t value) {
+Result<E> read_wire_enum(std::uint32_t value) {
   return enum_from_wire<E>(value == 0 ? 1 : value);
 }
 
@@ -20,7 +20,7 @@ Result<FamilyIdentity> read_family_options(const kvpack_family_options& options)
   FamilyIdentity identity{.engine_cache_abi = to_id(options.engine_cache_abi),
                           .topology = to_id(options.topology),
                           .shard_map = to_id(options.shard_map)};
-  KVPACK_TRY_ASSIGN(identity.mode, read_enum<RepresentationMode>(options.mode));
+  KVPACK_TRY_ASSIGN(identity.mode, read_wire_enum<RepresentationMode>(options.mode));
   if (options.page_size_tokens != 0) identity.page_size_tokens = options.page_size_tokens;
   return identity;
 }
@@ -39,9 +39,9 @@ Result<StateSpec> read_state_options(const kvpack_state_options& options) {
   if (dimensions.empty() || dimensions.size() > kMaxRank)
     return bad_argument("dimension_count", "must be 1 to 8");
   spec.dimensions.assign(dimensions.begin(), dimensions.end());
-  KVPACK_TRY_ASSIGN(spec.token_axis_rule, read_enum<TokenAxisRule>(options.token_axis_rule));
-  KVPACK_TRY_ASSIGN(spec.codec, read_enum<Codec>(options.codec));
-  KVPACK_TRY_ASSIGN(spec.layout, read_enum<Layout>(options.layout));
+  KVPACK_TRY_ASSIGN(spec.token_axis_rule, read_wire_enum<TokenAxisRule>(options.token_axis_rule));
+  KVPACK_TRY_ASSIGN(spec.codec, read_wire_enum<Codec>(options.codec));
+  KVPACK_TRY_ASSIGN(spec.layout, read_wire_enum<Layout>(options.layout));
   KVPACK_TRY_ASSIGN(const auto dependencies,
                     read_array(options.dependencies, options.dependency_count, "dependencies"));
   if (dependencies.size() > kMaxDependenciesPerState)

@@ -260,8 +260,8 @@ JsonValue state_json(const StaticState& fixed, const RealizedState& realized,
   return state;
 }
 
-Result<Bytes> read_named(FileSystem& fs, const std::string& folder, const std::string& name,
-                         std::uint64_t max_bytes) {
+Result<Bytes> read_beside(FileSystem& fs, const std::string& folder, const std::string& name,
+                          std::uint64_t max_bytes) {
   const std::string path = name.starts_with('/') ? name : join_path(folder, name);
   auto bytes = read_file_bounded(fs, path, max_bytes);
   if (!bytes.has_value()) return as_named_file(std::move(bytes.error()));
@@ -285,7 +285,7 @@ Result<PlaneView> load_plane(FileSystem& fs, const StaticState& state, const Des
         .with("expected", std::to_string(layout.footprint_bytes()));
   };
   const auto max = checked_add(layout.footprint_bytes(), plane.npy ? kMaxNpyHeaderBytes : 0);
-  auto bytes = read_named(fs, folder, plane.file, max.value_or(layout.footprint_bytes()));
+  auto bytes = read_beside(fs, folder, plane.file, max.value_or(layout.footprint_bytes()));
   if (!bytes.has_value() && bytes.error().code == ErrorCode::kLimit) return wrong_size("more");
   if (!bytes.has_value()) return std::move(bytes.error());
   file = *std::move(bytes);
@@ -379,7 +379,7 @@ Result<std::vector<std::uint32_t>> load_tokens(FileSystem& fs, const Description
                                                const std::string& folder) {
   std::vector<std::uint32_t> tokens;
   if (description.tokens_file.empty()) return tokens;
-  KVPACK_TRY_ASSIGN(const Bytes bytes, read_named(fs, folder, description.tokens_file, kMaxTokensFileBytes));
+  KVPACK_TRY_ASSIGN(const Bytes bytes, read_beside(fs, folder, description.tokens_file, kMaxTokensFileBytes));
   if (bytes.size() % 4 != 0) return usage_error("tokens file is no list of u32");
   tokens.resize(bytes.size() / 4);
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = load_le<std::uint32_t>(bytes, i * 4);

@@ -38,7 +38,7 @@ std::vector<std::vector<std::uint64_t>> chunk_tokens_of(const ManifestChain& cha
   return counts;
 }
 
-Status write_file(Directory& directory, const std::string& name, ByteSpan bytes) {
+Status write_member(Directory& directory, const std::string& name, ByteSpan bytes) {
   KVPACK_TRY_ASSIGN(auto file, directory.create(name));
   return write_all(*file, 0, bytes);
 }
@@ -78,11 +78,11 @@ Result<JsonValue> unpack(const Environment& environment, const UnpackOptions& op
   std::vector<std::string> names;
   for (std::size_t i = 0; i < planes.size(); ++i) {
     names.push_back(fmt::format("plane-{:05}.bin", i));
-    KVPACK_TRY(write_file(publication.directory(), names.back(), planes[i]));
+    KVPACK_TRY(write_member(publication.directory(), names.back(), planes[i]));
   }
   const std::string description =
       pretty_json_text(describe_cut(head, chunk_tokens_of(cut.chain()), names)) + "\n";
-  KVPACK_TRY(write_file(publication.directory(), "DESC.json", byte_view(description)));
+  KVPACK_TRY(write_member(publication.directory(), "DESC.json", byte_view(description)));
   auto published = publication.commit(place->name);
   if (!published.has_value() && published.error().code == ErrorCode::kExpectation) return taken();
   KVPACK_TRY(std::move(published));
