@@ -1,6 +1,8 @@
 /// Where objects come from and go to: seams between the formats and whoever keeps the bytes.
 #pragma once
 
+#include <optional>
+
 #include "kvpack/core/manifest.h"
 
 namespace kvpack {
@@ -23,8 +25,21 @@ class ObjectSource {
 class ChunkSink {
  public:
   virtual ~ChunkSink() = default;
+
+  /// Asked for each chunk before it is encoded: whether a chunk of this content is kept already, and by what
+  /// reference. Then it is neither encoded nor put. Called from several threads at once when the caller asked
+  /// for parallelism, and in no order. An error ends the save as one of put() does.
+  virtual Result<std::optional<ChunkRef>> find(const StateKey& /*state*/, const ChunkSpan& /*span*/,
+                                               const Id32& /*content_id*/) {
+    return std::optional<ChunkRef>();
+  }
+
   /// @param object  valid during the call only. An error ends the save and is what it returns.
   virtual Status put(const StateKey& state, const ChunkSpan& span, const ChunkRef& ref, ByteSpan object) = 0;
+
+  /// Asked once for each reference that was found or put, after the last chunk: the one that the manifest
+  /// shall hold. It differs where the same content has meanwhile been kept under another reference.
+  virtual ChunkRef settled(const ChunkRef& ref) const { return ref; }
 };
 
 }  // namespace kvpack

@@ -13,6 +13,7 @@ struct SpanPolicy {
     kAligned,   ///< Cuts fall on absolute multiples of the grain, so that saves of one prefix share chunks.
     kUpstream,  ///< Runs of as many tokens as fit 4 MiB from the first token: byte-equal manifests with
                 ///< upstream.
+    kCheckpoints,  ///< Such runs, each ended by absolute multiples of the grain too: the cuts of one pass.
   };
 
   Rule rule = Rule::kAligned;
@@ -32,19 +33,22 @@ Result<std::vector<ChunkSpan>> plan_spans(const StaticState& state, std::uint64_
 namespace detail {
 
 /// Tokens of the next chunk at position `token`, at least 1.
-/// @param per    tokens that fit 4 MiB
-/// @param grain  multiple of 256, or 0 for plain runs
+/// @param per   tokens that fit 4 MiB
+/// @param step  a chunk ends at multiples of it; 0: nowhere but at the end
 constexpr std::uint64_t next_span_tokens(std::uint64_t token, std::uint64_t end, std::uint64_t per,
-                                         std::uint64_t grain) noexcept {
-  std::uint64_t boundary = end;
-  if (grain != 0) {
-    const std::uint64_t step =
-        per >= kPrefixBlockTokens
-            ? kPrefixBlockTokens * std::min(grain / kPrefixBlockTokens, per / kPrefixBlockTokens)
-            : kPrefixBlockTokens;
-    boundary = std::min(end, token - token % step + step);
-  }
+                                         std::uint64_t step) noexcept {
+  const std::uint64_t boundary = step == 0 ? end : std::min(end, token - token % step + step);
   return std::min(per, boundary - token);
+}
+
+/// Where chunks of a state end. @param per  tokens that fit 4 MiB
+constexpr std::uint64_t span_step_tokens(const SpanPolicy& policy, bool tail_window,
+                                         std::uint64_t per) noexcept {
+  if (policy.rule == SpanPolicy::Rule::kUpstream) return 0;
+  const std::uint64_t grain = tail_window ? policy.window_grain_tokens : policy.grain_tokens;
+  if (policy.rule == SpanPolicy::Rule::kCheckpoints || grain == 0) return grain;
+  if (per < kPrefixBlockTokens) return kPrefixBlockTokens;
+  return kPrefixBlockTokens * std::min(grain / kPrefixBlockTokens, per / kPrefixBlockTokens);
 }
 
 }  // namespace detail
@@ -65,14 +69,12 @@ inline Result<std::vector<ChunkSpan>> plan_spans(const StaticState& state, std::
                                 policy.window_grain_tokens - kPrefixBlockTokens)
     return fail(ErrorCode::kBounds, "state plaintext end offset overflows u64");
 
-  const bool tail = state.token_axis_rule == TokenAxisRule::kTailWindow;
-  const std::uint64_t grain = policy.rule == SpanPolicy::Rule::kUpstream ? 0
-                              : tail                                     ? policy.window_grain_tokens
-                                                                         : policy.grain_tokens;
   const std::uint64_t per = kMaxChunkPlaintextBytes / *bytes_per_token;
+  const std::uint64_t step =
+      detail::span_step_tokens(policy, state.token_axis_rule == TokenAxisRule::kTailWindow, per);
   std::vector<ChunkSpan> spans;
   for (std::uint64_t token = start; token < *end;) {
-    const std::uint64_t tokens = detail::next_span_tokens(token, *end, per, grain);
+    const std::uint64_t tokens = detail::next_span_tokens(token, *end, per, step);
     if (spans.size() == kMaxChunksPerState)
       return fail(ErrorCode::kBounds, "state chunk count is outside bounds");
     spans.push_back(
