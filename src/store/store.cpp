@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "store/catalog_reading.h"
 #include "store/catalog_swap.h"
 #include "store/quarantine.h"
 #include "store/recovery.h"
@@ -19,6 +20,7 @@ namespace {
 constexpr std::uint64_t kDefaultQuotaBytes = std::uint64_t{64} << 30;
 constexpr std::uint64_t kMaxCount = std::numeric_limits<std::int64_t>::max();
 constexpr std::uint64_t kReserveBytes = std::uint64_t{8} << 20;
+constexpr std::uint64_t kFlushIntervalNs = std::uint64_t{30} * 1'000'000'000;
 
 // --- configuration
 // -------------------------------------------------------------------------------------------------
@@ -68,6 +70,7 @@ Result<std::unique_ptr<StoreContext>> make_context(StoreOptions options) {
   context->tenant = context->keys().tenant();
   KVPACK_TRY_ASSIGN(context->active_keys, context->keys().schedule(context->options.epochs.active));
   KVPACK_TRY_ASSIGN(context->incarnation, random_id(*context));
+  context->flushed_ns = context->clock().monotonic_ns();
   return context;
 }
 
@@ -277,6 +280,16 @@ Status sync_directories(const StoreFiles& files) {
   return success();
 }
 
+/// SQLite cannot open a catalog in write-ahead mode where it can make no index beside it, unless it is told
+/// that nobody writes. That is so when there is no log, and where not even a pin can be made.
+bool is_medium_read_only(StoreContext& context) {
+  if (has_catalog_log(context)) return false;
+  const auto probe = random_id(context);
+  if (!probe.has_value()) return false;
+  const auto pin = context.pins.pin_file(context.files.pins(), *probe);
+  return !pin.has_value() && pin.error().code == ErrorCode::kIo && !is_no_space(pin.error());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Store>> Store::create(StoreOptions options) {
@@ -361,23 +374,43 @@ bool is_no_space(const Error& error) {
 }
 
 Status open_reading_catalog(StoreContext& context) {
-  KVPACK_TRY(check_catalog_file(context.files.root()));
-  KVPACK_TRY_ASSIGN(context.catalog, Catalog::open_read_only(context.files.catalog_path(), false,
-                                                             catalog_migrations().size()));
-  return context.catalog->read([&](sqlite::Database& db) -> Status {
-    KVPACK_TRY(check_store_row(context, db));
-    return check_epoch_keys(context, db);
-  });
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    KVPACK_TRY(check_catalog_file(context.files.root()));
+    KVPACK_TRY_ASSIGN(const FileFacts before, catalog_file_facts(context));
+    bool immutable = false;
+    auto catalog =
+        Catalog::open_read_only(context.files.catalog_path(), immutable, catalog_migrations().size());
+    if (!catalog.has_value() && catalog.error().code == ErrorCode::kCatalog && is_medium_read_only(context)) {
+      immutable = true;
+      catalog = Catalog::open_read_only(context.files.catalog_path(), immutable, catalog_migrations().size());
+    }
+    // A rebuild may swap catalogs while one is being opened.
+    KVPACK_TRY_ASSIGN(const FileFacts after, catalog_file_facts(context));
+    if (!after.is_same_file(before)) continue;
+    if (!catalog.has_value()) return std::move(catalog.error());
+    Status ours = (*catalog)->read([&](sqlite::Database& db) -> Status {
+      KVPACK_TRY(check_store_row(context, db));
+      return check_epoch_keys(context, db);
+    });
+    if (!ours.has_value()) return ours;
+    context.catalog = *std::move(catalog);
+    context.catalog_file = after;
+    context.catalog_is_immutable = immutable;
+    return success();
+  }
+  return fail(ErrorCode::kBusy, "resource is busy");
 }
 
 Status flush_counters(StoreContext& context) {
+  context.flushed_ns = context.clock().monotonic_ns();
   std::array<std::uint64_t, static_cast<std::size_t>(Counter::kCount)> taken{};
   bool any = false;
   for (std::size_t i = 0; i < taken.size(); ++i) {
     taken[i] = context.counters.take(static_cast<Counter>(i));
     any = any || taken[i] != 0;
   }
-  if (!any) return success();
+  const AccessLog::Times accesses = context.accesses.take();
+  if (!any && accesses.empty()) return success();
   Status written = context.catalog->write([&](sqlite::Database& db) -> Status {
     for (std::size_t i = 0; i < taken.size(); ++i)
       if (taken[i] != 0)
@@ -385,11 +418,21 @@ Status flush_counters(StoreContext& context) {
             db.run("INSERT INTO counters (name, value) VALUES (?1, ?2)"
                    " ON CONFLICT (name) DO UPDATE SET value = value + ?2",
                    kCounterNames[i], taken[i]));
+    for (const auto& [manifest_id, time_ns] : accesses)
+      KVPACK_TRY(db.run("UPDATE manifests SET access_ns = max(access_ns, ?2) WHERE manifest_id = ?1",
+                        manifest_id, time_ns));
     return success();
   });
-  if (!written.has_value())
+  if (!written.has_value()) {
     for (std::size_t i = 0; i < taken.size(); ++i) context.counters.add(static_cast<Counter>(i), taken[i]);
+    for (const auto& [manifest_id, time_ns] : accesses) context.accesses.note(manifest_id, time_ns);
+  }
   return written;
+}
+
+void flush_counters_when_due(StoreContext& context) {
+  if (context.read_only) return;
+  if (context.clock().monotonic_ns() - context.flushed_ns >= kFlushIntervalNs) (void)flush_counters(context);
 }
 
 }  // namespace store

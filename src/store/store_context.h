@@ -4,10 +4,13 @@
 
 #include <atomic>
 #include <mutex>
+#include <shared_mutex>
 #include <unordered_map>
 
 #include "kvpack/store/store_options.h"
+#include "store/access_log.h"
 #include "store/catalog.h"
+#include "store/held_cuts.h"
 #include "store/pins.h"
 #include "store/restore_holds.h"
 #include "store/store_counters.h"
@@ -24,9 +27,17 @@ struct StoreContext {
   StoreFiles files;
   std::unique_ptr<File> lock{};  ///< Held for life by the writer; null in a reader.
   std::unique_ptr<Catalog> catalog{};
+  /// In a reader: the file that `catalog` was opened from, and whether its medium is taken to be one that
+  /// cannot be written. Both and `catalog` itself change under the gate alone (read_catalog).
+  FileFacts catalog_file{};
+  bool catalog_is_immutable = false;
+  std::shared_mutex catalog_gate{};
   Pins pins{};
   RestoreHolds holds{};
+  HeldCuts held{};
+  AccessLog accesses{};
   StoreCounters counters{};
+  std::atomic<std::uint64_t> flushed_ns{0};  ///< Monotonic time of the last flush of counters.
   std::atomic<std::uint64_t> last_wall_ns{0};
   std::atomic<unsigned> quarantined_objects{0};  ///< By this handle; bounded by kMaxQuarantinedObjects.
 
@@ -59,8 +70,10 @@ Result<Id32> random_id(StoreContext& context);
 /// that it is this tenant's.
 Status open_reading_catalog(StoreContext& context);
 
-/// Adds what has been counted to the catalog; keeps the counts when that fails.
+/// Adds what has been counted, and the times of accesses, to the catalog; keeps them when that fails.
 Status flush_counters(StoreContext& context);
+/// The same when the last time is 30 seconds ago, best effort. Does nothing in a reader.
+void flush_counters_when_due(StoreContext& context);
 
 /// Whether an error says that the volume, the user's disk quota or the catalog has no room left.
 bool is_no_space(const Error& error);

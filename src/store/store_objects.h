@@ -24,6 +24,23 @@ class StoreObjects final : public ObjectSource {
   const StoreFiles* files_;
 };
 
+/// Authenticates chains that may share manifests, each of which is read once. One thread at a time.
+class ChainReader {
+ public:
+  /// @param limits  as for authenticate_chain
+  ChainReader(StoreContext& context, const ManifestLimits& limits) noexcept
+      : context_(&context), limits_(limits) {}
+  /// As authenticate_chain.
+  Result<ManifestChain> authenticate(const Id32& leaf_id);
+
+ private:
+  Result<const ChainLink*> read(const Id32& id, bool is_leaf);
+
+  StoreContext* context_;
+  ManifestLimits limits_;
+  std::unordered_map<Id32, ChainLink, Id32Hash> links_{};
+};
+
 /// Opens a committed cut and all its parents: each is AVAILABLE in the catalog and in the readable window,
 /// has the length that the catalog says, and is authenticated before its parent is asked for. An error about
 /// an object names it as `object`.
@@ -34,7 +51,9 @@ class StoreObjects final : public ObjectSource {
 Result<ManifestChain> authenticate_chain(StoreContext& context, const Id32& manifest_id,
                                          const ManifestLimits& limits = {});
 
-/// Whether an error says that the bytes of an object, or what refers to it, are wrong.
+/// Whether an error that was met while reading an object says that the object is wrong (`Authentication`,
+/// `Codec` and the other categories of the formats), as against absent, unreadable, or nothing to do with the
+/// object.
 bool is_damage(const Error& error) noexcept;
 
 }  // namespace kvpack::store
