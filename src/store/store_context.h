@@ -15,6 +15,7 @@
 #include "store/restore_holds.h"
 #include "store/store_counters.h"
 #include "store/store_files.h"
+#include "store/upload_sessions.h"
 
 namespace kvpack::store {
 
@@ -36,6 +37,10 @@ struct StoreContext {
   RestoreHolds holds{};
   HeldCuts held{};
   AccessLog accesses{};
+  UploadSessions sessions{};
+  std::atomic<std::size_t> staged_files{0};  ///< Temporary files of all uploads that are open.
+  /// Held while it is judged what lies where an object is to be linked.
+  std::mutex target_mutex{};
   StoreCounters counters{};
   std::atomic<std::uint64_t> flushed_ns{0};  ///< Monotonic time of the last flush of counters.
   std::atomic<std::uint64_t> last_wall_ns{0};
