@@ -11,6 +11,8 @@ inline constexpr std::uint64_t kRoomOperations = 1'024;
 
 /// Evicts down to the mark 'stop' when durable, reserved and head-room bytes reach the mark 'begin', else
 /// does nothing. Not inside a transaction.
-Result<MaintenanceReport> make_room(StoreContext& context, std::uint64_t head_room_bytes);
+/// @param operations  objects to remove at most
+Result<MaintenanceReport> make_room(StoreContext& context, std::uint64_t head_room_bytes,
+                                    std::uint64_t operations = kRoomOperations);
 
 }  // namespace kvpack::store

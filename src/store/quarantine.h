@@ -25,7 +25,8 @@ std::uint64_t quarantine_cap_bytes(const StoreContext& context);
 /// Enters a file, inside an open write transaction. A token that is known already changes nothing.
 Status insert_quarantine_entry(StoreContext& context, sqlite::Database& db, const QuarantineEntry& entry);
 
-/// Moves a file into quarantine and makes that durable. Enters nothing.
+/// Moves a file into quarantine. It is durable once `from` and the quarantine have been synced. Enters
+/// nothing.
 Status move_to_quarantine(StoreContext& context, Directory& from, std::string_view name,
                           std::string_view path_token);
 

@@ -6,6 +6,7 @@
 
 #include "store/catalog_reading.h"
 #include "store/catalog_swap.h"
+#include "store/disk_reserve.h"
 #include "store/quarantine.h"
 #include "store/recovery.h"
 #include "store/store_context.h"
@@ -19,7 +20,6 @@ namespace {
 
 constexpr std::uint64_t kDefaultQuotaBytes = std::uint64_t{64} << 30;
 constexpr std::uint64_t kMaxCount = std::numeric_limits<std::int64_t>::max();
-constexpr std::uint64_t kReserveBytes = std::uint64_t{8} << 20;
 constexpr std::uint64_t kFlushIntervalNs = std::uint64_t{30} * 1'000'000'000;
 
 // --- configuration
@@ -260,14 +260,6 @@ Status make_catalog_file(Directory& root) {
   return root.sync();
 }
 
-/// Room that a full disk can be emptied with: a collection needs a little to free a lot.
-Status make_reserve(Directory& root) {
-  auto file = root.create(kReserveName);
-  if (!file.has_value() && file.error().code == ErrorCode::kExpectation) return success();
-  if (!file.has_value()) return std::move(file.error());
-  return (*file)->preallocate(kReserveBytes);
-}
-
 Status open_catalog(StoreContext& context) {
   KVPACK_TRY_ASSIGN(context.catalog, Catalog::open(context.files.catalog_path(), catalog_migrations()));
   return register_configuration(context);
@@ -319,7 +311,8 @@ Result<std::unique_ptr<Store>> Store::open(StoreOptions options) {
   KVPACK_TRY_ASSIGN(context->files, StoreFiles::open(context->fs(), context->options.root));
   KVPACK_TRY(finish_catalog_swap(*root));
   KVPACK_TRY(check_catalog_file(*root));
-  KVPACK_TRY(open_catalog(*context));
+  // A store on a full disk can be opened, so that it can be emptied.
+  KVPACK_TRY(with_reserve(*root, [&] { return open_catalog(*context); }));
   KVPACK_TRY(sync_directories(context->files));
   KVPACK_TRY(recover(*context));
   KVPACK_TRY(prune_quarantine(*context));
