@@ -222,18 +222,24 @@ TEST(AtomicReceiver, ASealWhileASegmentIsOpenComesTooEarly) {
 }
 
 TEST(AtomicReceiver, PartsOfASegmentComeInOrder) {
-  for (const bool opens_twice : {false, true}) {
+  const std::string text = "validation:segment outside receiving state";
+  const auto refuses = [](bool opened, const auto& call) {
     RecordingSink sink;
     Transfer transfer(sink);
-    if (opens_twice) {
-      ASSERT_TRUE(transfer->open_segment(0, std::nullopt, 2).has_value());
-      EXPECT_EQ(verdict(transfer->open_segment(1, std::nullopt, 2)),
-                "validation:segment outside receiving state");
-    } else {
-      EXPECT_EQ(verdict(transfer->close_segment()), "validation:segment outside receiving state");
+    if (opened) {
+      EXPECT_TRUE(transfer->open_segment(0, std::nullopt, 2).has_value());
     }
+    std::string result = verdict(call(*transfer));
     EXPECT_EQ(sink.count("abort"), 1U);
-  }
+    return result;
+  };
+  EXPECT_EQ(refuses(false, [](AtomicReceiver& r) { return r.close_segment(); }), text);
+  EXPECT_EQ(refuses(true, [](AtomicReceiver& r) { return r.open_segment(1, std::nullopt, 2); }), text);
+  EXPECT_EQ(refuses(true, [](AtomicReceiver& r) { return r.segment(0, small_payload()); }), text);
+  EXPECT_EQ(
+      refuses(true,
+              [](AtomicReceiver& r) { return r.deferred_segment(small_descriptor(), small_payload()); }),
+      "validation:deferred segment outside deferred receiving mode");
 }
 
 class BoundedSink : public RecordingSink {

@@ -11,6 +11,8 @@
 ///   }
 #pragma once
 
+#include <exception>
+
 #include "kvpack/handoff/admission.h"
 #include "kvpack/handoff/frame_decoder.h"
 #include "kvpack/handoff/receiver.h"
@@ -116,6 +118,21 @@ class ReceiveLoop {
  private:
   enum class State : std::uint8_t { kAwaitingBegin, kBeginRead, kReceiving, kSealRead, kDone, kFailed };
 
+  /// Ends the transfer when an exception leaves a call: what was going on cannot be taken up again.
+  class EndOnThrow {
+   public:
+    explicit EndOnThrow(ReceiveLoop& loop) noexcept : loop_(&loop) {}
+    EndOnThrow(const EndOnThrow&) = delete;
+    EndOnThrow& operator=(const EndOnThrow&) = delete;
+    ~EndOnThrow() {
+      if (std::uncaught_exceptions() > before_) loop_->abort(fail(ErrorCode::kNoMemory, "out of memory"));
+    }
+
+   private:
+    ReceiveLoop* loop_;
+    int before_ = std::uncaught_exceptions();
+  };
+
   Error latch(Error error);
   Result<ReceiveStep> take(Arrival arrival);
   Result<ReceiveStep> take_frame(Frame frame);
@@ -173,12 +190,15 @@ inline Result<ReceiveStep> ReceiveLoop::advance(std::size_t n) {
   if (n == 0) return ReceiveStep::kMore;
   if (state_ == State::kSealRead)
     return latch(detail::invalid_frame("recorded stream carries bytes after the seal"));
+  const EndOnThrow guard(*this);
   auto arrival = decoder_.advance(n);
   if (!arrival.has_value()) return latch(std::move(arrival.error()));
   return take(*arrival);
 }
 
 inline Result<ReceiveStep> ReceiveLoop::push(ByteSpan& bytes) {
+  if (bytes.empty()) return advance(0);
+  const EndOnThrow guard(*this);
   while (!bytes.empty()) {
     if (state_ != State::kAwaitingBegin && state_ != State::kReceiving) return advance(bytes.size());
     auto arrival = decoder_.push(bytes);
@@ -238,6 +258,7 @@ inline Status ReceiveLoop::accept_begin(std::uint64_t now_unix_ms, Sink& sink, R
                                         const RequestExpectations* expected) {
   if (state_ == State::kFailed) return *failure_;
   if (state_ != State::kBeginRead) return fail(ErrorCode::kState, "no begin waits to be accepted");
+  const EndOnThrow guard(*this);
   ledger_ = ledger;
   auto judged = judge_begin(now_unix_ms, sink, expected);
   begin_.reset();
@@ -277,6 +298,9 @@ inline Result<ReceiveStep> ReceiveLoop::finish(const SealManifest& seal) {
   if (auto prepared = receiver_->prepare_commit(seal); !prepared.has_value())
     return latch(std::move(prepared.error()));
   const BeginManifest& begin = receiver_->begin().manifest();
+  // Made first, so that nothing can fail behind the commit. A validated transfer id is short ASCII, so this
+  // frame has no bound to break.
+  Bytes ack = *encode_ack_frame(begin.transfer_id, begin.generation);
   if (ledger_ != nullptr) {
     reservation_asked_ = true;
     auto reserved = ledger_->reserve(begin.hmac.key_id, begin.hmac.epoch, begin.generation);
@@ -286,14 +310,14 @@ inline Result<ReceiveStep> ReceiveLoop::finish(const SealManifest& seal) {
   if (!committed.has_value()) return latch(std::move(committed.error()));
   committed_ = *std::move(committed);
   state_ = State::kDone;
-  // A validated transfer id is short ASCII, so this frame has no bound to break.
-  ack_frame_ = *encode_ack_frame(begin.transfer_id, begin.generation);
+  ack_frame_ = std::move(ack);
   return ReceiveStep::kCommitted;
 }
 
 inline Result<ReceiveStep> ReceiveLoop::end_of_stream() {
   if (state_ == State::kFailed) return *failure_;
   if (state_ == State::kDone) return ReceiveStep::kCommitted;
+  const EndOnThrow guard(*this);
   if (state_ == State::kSealRead) return finish(seal_);
   return latch(decoder_.end_of_stream());
 }

@@ -127,7 +127,7 @@ inline Status AtomicReceiver::bound_bytes() {
 }
 
 inline Status AtomicReceiver::admit_declared(std::uint32_t sequence) {
-  if (state_ != State::kReceiving) return refuse("segment outside receiving state");
+  if (state_ != State::kReceiving || current_ != nullptr) return refuse("segment outside receiving state");
   const std::uint32_t next = transcript_.segment_count();
   if (next >= manifest().segments.size()) return refuse("extra segment");
   const SegmentDescriptor& descriptor = manifest().segments[next];
@@ -138,7 +138,7 @@ inline Status AtomicReceiver::admit_declared(std::uint32_t sequence) {
 }
 
 inline Status AtomicReceiver::admit_deferred(SegmentDescriptor descriptor) {
-  if (state_ != State::kReceiving || !manifest().deferred_segments)
+  if (state_ != State::kReceiving || current_ != nullptr || !manifest().deferred_segments)
     return refuse("deferred segment outside deferred receiving mode");
   const std::uint32_t next = transcript_.segment_count();
   if (limits_.max_segments.has_value() && next >= *limits_.max_segments)
@@ -166,7 +166,6 @@ inline Status AtomicReceiver::borrow_place() {
 
 inline Result<std::span<const MutableByteSpan>> AtomicReceiver::open_segment(
     std::uint32_t sequence, std::optional<SegmentDescriptor> descriptor, std::uint64_t payload_bytes) {
-  if (current_ != nullptr) return refuse("segment outside receiving state");
   if (descriptor.has_value()) {
     KVPACK_TRY(admit_deferred(*std::move(descriptor)));
   } else {
