@@ -143,6 +143,7 @@ Status check_sender(kvpack_handoff_sender* sender, const FrameOutput& output) {
 }
 
 Status check_sending(const kvpack_handoff_sender& sender) {
+  if (sender.answer == SenderStep::kRefused) return wrong_state("the receiver has refused the transfer");
   if (sender.stage == Stage::kReady) return wrong_state("the begin frame comes first");
   if (sender.stage != Stage::kSending) return wrong_state("sender takes no more segments");
   return success();

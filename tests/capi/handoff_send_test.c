@@ -531,6 +531,8 @@ static void test_refusal_answers(const kvpack_mac_key* key) {
   kvpack_handoff_sender* sender = sealed_sender(key, 1);
   struct bytes refusal = control_frame(kRefusal);
   kvpack_handoff_refusal told;
+  const uint8_t* frame = NULL;
+  uint64_t frame_size = 0;
   uint32_t step = 99;
   uint64_t used = 0;
   memset(&told, 0, sizeof(told));
@@ -546,6 +548,8 @@ static void test_refusal_answers(const kvpack_mac_key* key) {
   EXPECT_OK(kvpack_handoff_sender_refusal(sender, &told, &error));
   CHECK(strcmp(told.category, "Replay") == 0 && strcmp(told.text, "no") == 0 && told.text_size == 2);
   CHECK(told.retry == KVPACK_RETRY_NEW_GENERATION);
+  EXPECT_REFUSED(kvpack_handoff_sender_finish(sender, &frame, &frame_size, &error), KVPACK_ERR_WRONG_STATE,
+                 "the receiver has refused the transfer");
   kvpack_handoff_sender_free(sender);
   release(&refusal);
   expect_answer_refused(sealed_sender(key, 0), kRefusal, KVPACK_ERR_JSON, NULL);

@@ -195,6 +195,19 @@ TEST(Refusal, IsKnownOnlyWhereThePeersHaveAgreed) {
   EXPECT_EQ(got.text, refusal.text);
 }
 
+TEST(Refusal, HasTheWorkedBytes) {
+  const Bytes frame =
+      *encode_refusal_frame(make_refusal(fail(ErrorCode::kReplay, "replayed or stale generation"), false));
+  EXPECT_EQ(to_hex(ByteSpan(frame).first(kPreambleBytes)),
+            "4b56504b56320000"
+            "65000000"
+            "0000000000000000");
+  EXPECT_EQ(
+      text_view(ByteSpan(frame).subspan(kPreambleBytes)),
+      R"({"category":"Replay","kind":"refusal","retry":"new-generation","text":"replayed or stale generation"})");
+  EXPECT_EQ(to_hex(sha256(frame)), "ca41117fb85706f3eae17e22b5fd90c6a23212705d455eb014988310d6f2d57c");
+}
+
 TEST(Refusal, ClosedListsAndBoundsHold) {
   const HeaderRules rules{.refusals = true};
   EXPECT_EQ(
@@ -216,6 +229,10 @@ TEST(Refusal, ClosedListsAndBoundsHold) {
   };
   EXPECT_EQ(long_text(512), "ok");
   EXPECT_EQ(long_text(513), "json:`text` is too long");
+  RefusalFrame refusal{.category = "Json", .retry = Retry::kNever, .text = std::string(513, 'x')};
+  EXPECT_EQ(verdict(encode_refusal_frame(refusal)), "invalid_frame:frame exceeds configured bounds");
+  refusal = {.category = "Mood", .retry = Retry::kNever, .text = "x"};
+  EXPECT_EQ(verdict(encode_refusal_frame(refusal)), "validation:refusal names no category of the protocol");
 }
 
 TEST(Refusal, TellsNoPathsAndCutsNoCharacter) {

@@ -44,6 +44,19 @@ TEST(Sender, APayloadMayComeInPieces) {
   EXPECT_EQ(whole.seal().hmac_sha256, "182aef0ffd127dce97da67824659ba6b3f796ea49859fc27d376252674d65c13");
 }
 
+TEST(Sender, ACutIsWrittenBesideTheManifestAndNeverSealed) {
+  const MacKey key = small_key();
+  BeginManifest begin = small_begin(true);
+  begin.prompt_token_ids.assign(257, 1);
+  Sender full = *Sender::open(begin, 0, key);
+  Sender delta = *Sender::open(begin, 256, key);
+  EXPECT_NE(full.begin_frame(), delta.begin_frame());
+  EXPECT_NE(text_view(delta.begin_frame()).find(R"("prefix_cut":256)"), std::string_view::npos);
+  EXPECT_EQ(*full.add_segment(small_shape(256), small_payload()),
+            *delta.add_segment(small_shape(256), small_payload()));
+  EXPECT_EQ(*full.finish(), *delta.finish());
+}
+
 TEST(Sender, ItsBeginIsJudgedAsAReceiverWould) {
   const MacKey key = small_key();
   const auto open = [&](auto change, std::uint64_t cut = 0) {
@@ -211,6 +224,9 @@ TEST_F(Reply, ARefusalMayComeAtAnyTime) {
   EXPECT_EQ(answer(*encode_refusal_frame(refusal), 3), "refused: replayed or stale generation");
   EXPECT_EQ(sender_.refusal().retry, Retry::kNewGeneration);
   EXPECT_EQ(*sender_.end_of_reply(), SenderStep::kRefused);
+  EXPECT_EQ(verdict(sender_.add_declared_segment(ByteSpan(small_payload()))),
+            "state:receiver has refused the transfer");
+  EXPECT_EQ(verdict(sender_.finish()), "state:receiver has refused the transfer");
 }
 
 TEST_F(Reply, ABrokenAnswerIsNamed) {

@@ -84,6 +84,7 @@ Result<Bytes> encode_begin_frame(const BeginManifest& begin, std::uint64_t prefi
                                  const FrameLimits& limits = {});
 Result<Bytes> encode_seal_frame(const SealManifest& seal, const FrameLimits& limits = {});
 Result<Bytes> encode_abort_frame(std::string_view reason, const FrameLimits& limits = {});
+/// @error also kValidation `refusal names no category of the protocol`
 Result<Bytes> encode_refusal_frame(const RefusalFrame& refusal, const FrameLimits& limits = {});
 /// As upstream's receiver writes it: kind, transfer_id, generation in this order.
 Result<Bytes> encode_ack_frame(std::string_view transfer_id, std::uint64_t generation,
@@ -407,7 +408,11 @@ inline Result<Bytes> encode_ack_frame(std::string_view transfer_id, std::uint64_
 }
 
 inline Result<Bytes> encode_refusal_frame(const RefusalFrame& refusal, const FrameLimits& limits) {
-  KVPACK_TRY(detail::check_texts({refusal.category, refusal.text}));
+  if (std::ranges::find(refusal_categories(), refusal.category) == refusal_categories().end())
+    return detail::invalid_handoff("refusal names no category of the protocol");
+  KVPACK_TRY(detail::check_texts({refusal.text}));
+  if (refusal.text.size() > kMaxRefusalTextBytes)
+    return detail::invalid_frame("frame exceeds configured bounds");
   Bytes header;
   JsonWriter(header)
       .open_object()

@@ -20,7 +20,7 @@ struct SenderOptions {
 enum class SenderStep : std::uint8_t {
   kMore,          ///< No whole answer yet.
   kAcknowledged,  ///< The transfer is committed.
-  kRefused,       ///< refusal() says why.
+  kRefused,       ///< refusal() says why. Nothing more is sent.
 };
 
 /// Signs and frames one transfer. Payloads are read once and never kept. Nothing that has been refused can be
@@ -147,6 +147,7 @@ inline Result<Sender> Sender::open(BeginManifest begin, std::uint64_t prefix_cut
 }
 
 inline Status Sender::check_sending() const {
+  if (answer_ == SenderStep::kRefused) return fail(ErrorCode::kState, "receiver has refused the transfer");
   if (state_ != State::kSending) return fail(ErrorCode::kState, "sender takes no more segments");
   return success();
 }
