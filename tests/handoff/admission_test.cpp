@@ -67,6 +67,14 @@ TEST(Admission, RequestIdsOfOthersAreTheirs) {
   EXPECT_FALSE(request_matches("muser-", "muser-77-1", true));
 }
 
+TEST(Admission, APromptIsTheRequestWithoutItsBoundaryToken) {
+  const std::vector<std::uint32_t> request{4, 5, 6};
+  EXPECT_EQ(*prompt_of_request(request), (std::vector<std::uint32_t>{4, 5}));
+  for (const std::size_t n : {0U, 1U})
+    EXPECT_EQ(verdict(prompt_of_request(std::span(request).first(n))),
+              "validation:remote prefill needs a held boundary token");
+}
+
 TEST(Admission, ADeltaNeedsASchedule) {
   const auto& cases = list(vectors(), "admission_cases");
   const auto c =

@@ -30,7 +30,7 @@ using SpanSchedule =
 /// What the receiving session has asked for.
 struct RequestExpectations {
   ExactIdentity identity;
-  /// The request without its boundary token. Nothing: any prompt, as the seal binds it.
+  /// The request without its boundary token (prompt_of_request). Nothing: any prompt, as the seal binds it.
   std::optional<std::vector<std::uint32_t>> prompt_token_ids;
   std::uint64_t max_context_tokens = 0;
   std::optional<MultimodalIdentity> multimodal;
@@ -39,6 +39,11 @@ struct RequestExpectations {
   std::optional<std::string> request_id;              ///< Nothing: any transfer id.
   std::vector<std::uint32_t> held_token_ids;          ///< The session's own history, for a delta.
 };
+
+/// What a request expects as prompt: its tokens without the last one, which the receiving session evaluates
+/// itself.
+/// @error kValidation `remote prefill needs a held boundary token`
+Result<std::vector<std::uint32_t>> prompt_of_request(std::span<const std::uint32_t> request_token_ids);
 
 /// Whether a transfer id belongs to the request: it begins with the request id, or lies outside the namespace
 /// that request ids are minted in.
@@ -170,6 +175,13 @@ inline Status admit_cut(const BeginManifest& begin, std::uint64_t prefix_cut,
 }
 
 }  // namespace detail
+
+inline Result<std::vector<std::uint32_t>> prompt_of_request(
+    std::span<const std::uint32_t> request_token_ids) {
+  if (request_token_ids.size() < 2)
+    return detail::invalid_handoff("remote prefill needs a held boundary token");
+  return std::vector<std::uint32_t>(request_token_ids.begin(), request_token_ids.end() - 1);
+}
 
 inline bool request_matches(std::string_view transfer_id, std::string_view request_id, bool strict) noexcept {
   if (!transfer_id.starts_with(request_id)) return !transfer_id.starts_with(detail::kRequestNamespace);
