@@ -2,6 +2,7 @@
 
 #include "cli/cut_files.h"
 #include "cli/handoff_command.h"
+#include "cli/span_schedule.h"
 #include "kvpack/handoff/mac_key_file.h"
 #include "kvpack/handoff/receive_loop.h"
 
@@ -120,7 +121,7 @@ Result<handoff::ReceivePolicy> make_policy(const Environment& environment,
   if (options.max_segments) policy.max_segments = options.max_segments;
   policy.max_total_bytes = options.max_total_bytes;
   policy.recorded = true;
-  policy.schedule_optional = true;
+  policy.schedule = span_schedule;
   if (!options.schedule_file.empty()) {
     KVPACK_TRY_ASSIGN(policy.schedule, read_schedule(*environment.fs, options.schedule_file));
   }
@@ -171,8 +172,6 @@ JsonValue committed_json(const handoff::ReceiveLoop& loop, const HandoffVerifyOp
   JsonValue unchecked = JsonValue::array();
   unchecked.push("replay ledger");
   unchecked.push("armed request");
-  if (loop.prefix_cut() != 0 && options.schedule_file.empty())
-    unchecked.push("span schedule of the prefix cut");
   result.set("unchecked", std::move(unchecked));
   return result;
 }
@@ -223,11 +222,10 @@ void add_handoff_verify(CLI::App& handoff, const Environment& environment) {
       "behind the seal are refused. There is no replay ledger and no armed request here, so any generation "
       "and prompt\n"
       "will do, and a transfer cannot predate the receiver's start.\n\n"
-      "The prefix cut of a delta is not under the seal. It must be aligned and inside the prompt; whether "
-      "the "
-      "segments\n"
-      "are those of its span schedule is compared with --schedule, and said to be unchecked without. The "
-      "file "
+      "The prefix cut of a delta is not under the seal. It must be aligned and inside the prompt, and the "
+      "segments must\n"
+      "be those of its span schedule: that of docs/protocol/delta.md, or for another layout the one in "
+      "--schedule, which\n"
       "is\n"
       "  "
       "{\"prompt_token_count\":N,\"prefix_cut\":N,\"segments\":[{\"role\":..,\"layer\":..,\"logical_start\":"
@@ -250,7 +248,7 @@ void add_handoff_verify(CLI::App& handoff, const Environment& environment) {
       ->required()
       ->type_name("N");
   add_now_option(*command, options->now_unix_ms);
-  command->add_option("--schedule", options->schedule_file, "span schedule that a delta must follow")
+  command->add_option("--schedule", options->schedule_file, "span schedule of a delta of another layout")
       ->type_name("FILE");
   add_strict_option(*command, options->strict);
   auto* limits = command->add_option_group("Strict mode");

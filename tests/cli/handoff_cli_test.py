@@ -67,8 +67,6 @@ class Case(cli_test.Case):
 
     def schedule_file(self, position, cut):
         rows = span_schedule(position, cut)
-        if rows is None:
-            return []
         keys = ("role", "layer", "logical_start", "logical_count", "element_type", "elements_per_token")
         self.write("schedule.json", json.dumps({"prompt_token_count": position, "prefix_cut": cut,
                                                 "segments": [{k: r[k] for k in keys} for r in rows]}).encode())
@@ -156,8 +154,7 @@ class Make(Case):
                                transfer["prefix_cut"], "--out", name + ".theirs", *files)
                 self.assertEqual((self.folder / (name + ".theirs")).read_bytes(),
                                  (self.folder / (name + ".ours")).read_bytes())
-                schedule = self.schedule_file(257, 256) if transfer["prefix_cut"] else []
-                self.json(*self.verify(name + ".theirs", *schedule))
+                self.json(*self.verify(name + ".theirs"))
 
     def test_what_is_said_of_a_payload_must_be_so(self):
         transfer = TRANSFERS["two-component-deferred"]
@@ -262,9 +259,6 @@ class Verify(Case):
                     more += ["--max-segments", case["max_segments"]]
                 if case["strict"] and case["max_total_bytes"] is not None:
                     more += ["--max-bytes", case["max_total_bytes"]]
-                if "schedule" in case["name"] or case["name"].startswith("cut-segment"):
-                    begin = header_of(data)["manifest"]
-                    more += self.schedule_file(len(begin["prompt_token_ids"]), begin["prefix_cut"])
                 arguments = self.verify(data, *more, now=case["now_unix_ms"], key="case.key", key_id=case["key_id"],
                                         min_epoch=case["min_epoch"])
                 if case["category"] == "ok":
@@ -300,11 +294,10 @@ class Verify(Case):
         for name in ("delta-declared-257-256", "delta-deferred-257-256"):
             result = self.json(*self.verify(stream_of(TRANSFERS[name])))
             self.assertEqual((result["prefix_cut"], result["prefix_cut_under_seal"]), (256, False))
-            self.assertIn("span schedule of the prefix cut", result["unchecked"])
+            self.assertEqual(result["unchecked"], ["replay ledger", "armed request"])
             self.assertIn("prefix cut 256, which is not under the seal",
                           self.run_tool(*self.verify("in.kvpkv2")).stdout.decode())
-            result = self.json(*self.verify("in.kvpkv2", *self.schedule_file(257, 256)))
-            self.assertNotIn("span schedule of the prefix cut", result["unchecked"])
+            self.assertEqual(self.json(*self.verify("in.kvpkv2", *self.schedule_file(257, 256))), result)
 
     def test_a_schedule_is_that_of_one_length_and_one_cut(self):
         for name, message in (
@@ -321,6 +314,20 @@ class Verify(Case):
             self.write("schedule.json", text)
             self.refused(*self.verify(stream, "--schedule", "schedule.json"), category="usage", code=2)
         self.refused(*self.verify(stream, "--schedule", "absent.json"), category="io", code=5)
+
+    def test_a_delta_of_another_layout_comes_with_its_schedule(self):
+        rows = [{"role": "auxiliary", "layer": 5, "logical_start": 256, "logical_count": 1, "element_type": "f32_le",
+                 "elements_per_token": 3}]
+        self.write("schedule.json", json.dumps({"prompt_token_count": 257, "prefix_cut": 256, "segments": rows}).encode())
+        self.write("p.bin", bytes(12))
+        for name, message in (
+                ("delta-declared-257-256", "declared target schedule is not the span schedule for the prefix cut"),
+                ("delta-deferred-257-256", "deferred target stream is not the span schedule for the prefix cut")):
+            begin = {**TRANSFERS[name]["begin"], "prefix_cut": 256, "segments": [{**rows[0], "component_id": "target"}]}
+            self.write("BEGIN.json", json.dumps(begin).encode())
+            self.run_tool(*self.make(["p.bin"], out=name))
+            self.refused(*self.verify(name), category="validation", message=message)
+            self.assertEqual(self.json(*self.verify(name, "--schedule", "schedule.json"))["segment_count"], 1)
 
     def test_strict_rules_and_what_turns_them_off(self):
         def stream(**change):
