@@ -38,7 +38,7 @@ SHORT_STREAM_BYTES = 8192
 LONG_STRIDE = 1999
 KVHF_STRIDE = 13
 KVHF_WHOLE = ("v1", "prerope-keyed")
-FREE_TEXT = ("json", "canonical", "io")
+FREE_TEXT = ("json", "canonical", "io", "missing_begin", "replay", "zero_generation")
 ANSWER_TIMEOUT_S = 120
 IN_FLIGHT = 256
 
@@ -592,8 +592,8 @@ def random_digest(rng):
     return rng.randbytes(32).hex()
 
 
-def random_transfer(rng):
-    """Begin, descriptors, payloads and key of a valid transfer."""
+def random_transfer(rng, deferred):
+    """Begin, descriptors, payloads, key and cut of a valid transfer."""
     components = [{"id": "target", "kind": "target_kv", "required": True, "identity_sha256": random_digest(rng)}]
     if rng.random() < 0.4:
         components.append({"id": random_text(rng), "kind": "dflash_context", "required": False,
@@ -612,17 +612,19 @@ def random_transfer(rng):
     payloads = [rng.randbytes(r["logical_count"] * r["elements_per_token"] * manifest.ELEMENT_BYTES[r["element_type"]])
                 for r in rows]
     prompt = [rng.randrange(2**32) for _ in range(rng.randrange(1, 20))]
-    return finish_transfer(rng, components, rows, payloads, prompt)
+    return finish_transfer(rng, deferred, components, rows, payloads, prompt)
 
 
-def random_delta(rng):
+def random_delta(rng, deferred):
+    """The same of a delta."""
     rows = span_schedule(257, 256)
     components = [{"id": "target", "kind": "target_kv", "required": True, "identity_sha256": random_digest(rng)}]
     payloads = [rng.randbytes(r["byte_len"]) for r in rows]
-    return finish_transfer(rng, components, rows, payloads, [rng.randrange(2**32) for _ in range(257)], 256)
+    prompt = [rng.randrange(2**32) for _ in range(257)]
+    return finish_transfer(rng, deferred, components, rows, payloads, prompt, 256)
 
 
-def finish_transfer(rng, components, rows, payloads, prompt, cut=0):
+def finish_transfer(rng, deferred, components, rows, payloads, prompt, cut=0):
     descriptors = stream.describe(rows, payloads)
     created = rng.randrange(2**40)
     digests = {k: random_digest(rng) for k in ("model_sha256", "adapter_sha256", "tokenizer_sha256",
@@ -635,7 +637,7 @@ def finish_transfer(rng, components, rows, payloads, prompt, cut=0):
              "prompt_token_ids": prompt, "hmac": {"key_id": random_text(rng), "epoch": rng.randrange(1, 2**64)},
              "multimodal": rng.choice([None, multimodal]),
              "components": components, "segments": descriptors}
-    if rng.random() < 0.5:
+    if deferred:
         begin.update(deferred_segments=True, segments=[])
     return begin, descriptors, payloads, rng.randbytes(32), cut
 
@@ -685,18 +687,21 @@ def cross_cases(v, count, seed):
     rng = random.Random(seed)
     limits_fields = kvhf_limits(v)
     for n in range(count):
-        begin, descriptors, payloads, key, cut = random_delta(rng) if n % 16 == 15 else random_transfer(rng)
+        # Every second one is deferred, and of each sixteen the last two are deltas.
+        deferred, delta = n % 2 == 1, n % 16 >= 14
+        begin, descriptors, payloads, key, cut = (random_delta if delta else random_transfer)(rng, deferred)
+        what = f"handoff {n} {'deferred' if deferred else 'declared'} {'delta' if delta else 'full'}"
         typed = manifest.parse_begin(cj.canonical(begin))
         ours = stream.produce(typed, descriptors, payloads, key, cut)
         context = {"key_hex": key.hex(), "key_id": begin["hmac"]["key_id"], "min_epoch": begin["hmac"]["epoch"],
                    "now_unix_ms": begin["expires_unix_ms"]}
         policy = stream.Policy(key, context["key_id"], context["min_epoch"], context["now_unix_ms"])
-        yield f"handoff {n} context", handoff_context(context), ok()
-        yield f"handoff {n} reference to implementation", request("verdict", "handoff_stream", word(ours)), accepted(
+        yield f"{what} context", handoff_context(context), ok()
+        yield f"{what} reference to implementation", request("verdict", "handoff_stream", word(ours)), accepted(
             begin["transfer_id"], begin["generation"], cut)
         line = request("encode", "handoff_stream", key.hex(), word(begin), word(cut), word(descriptors),
                        *map(word, payloads))
-        yield f"handoff {n} implementation to reference", line, produced(
+        yield f"{what} implementation to reference", line, produced(
             ours, lambda data, policy=policy: stream.receive(data, policy))
     for n in range(count):
         begin, planes, prompt, canary, key, tags = random_kvhf(rng)
@@ -882,7 +887,8 @@ def main():
     parser.add_argument("--skip", type=group_list, default=[], metavar="GROUP,...", help="all groups but these")
     parser.add_argument("--sample", type=int, metavar="N", help="N cases of each corruption sweep instead of all")
     parser.add_argument("--full", action="store_true", help="every position of every KVHF stream")
-    parser.add_argument("--cross", type=int, default=64, metavar="N", help="transfers in each direction (default 64)")
+    parser.add_argument("--cross", type=int, default=64, metavar="N",
+                        help="transfers in each direction (default 64; 16 hold every mode)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample and of the cross production")
     parser.add_argument("--show", type=int, default=20, metavar="N", help="how many disagreements are printed")
     args = parser.parse_args()

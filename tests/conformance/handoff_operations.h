@@ -5,6 +5,7 @@
 #include "kvpack/handoff/kvhf_begin.h"
 #include "kvpack/handoff/receive_loop.h"
 #include "kvpack/handoff/sender.h"
+#include "support/ledger_model.h"
 #include "support/span_schedule.h"
 
 namespace kvpack::conformance {
@@ -35,6 +36,10 @@ class HandoffOperations {
     add(session, "verdict", "handoff_admission", [](Arguments& a) { return admit(a); });
     add(session, "verdict", "handoff_times", [](Arguments& a) { return judge_times(a); });
     add(session, "encode", "handoff_stream", [](Arguments& a) { return produce(a); });
+    add(session, "encode", "span_schedule", [](Arguments& a) { return schedule(a); });
+    add(session, "decode", "ledger_file", [](Arguments& a) { return ledger_file(a); });
+    for (const char* call : {"new", "admit", "reserve", "fail_persist", "reload"})
+      session.add_line("ledger", call, [this, call](Arguments& a) { return call_ledger(call, a); });
     session.add_line("verdict", "handoff_receiver", [](Arguments& a) { return run_receiver(a); });
     session.add_line("verdict", "handoff_stream", [this](Arguments& a) { return judge_stream(a); });
     session.add_control("handoff_context", [this](Arguments& a) { return set_context(a); });
@@ -47,8 +52,6 @@ class HandoffOperations {
     if (error.code == ErrorCode::kInternal) return "fault:" + error.message;
     std::string out(error.code == ErrorCode::kInvalidFrame ? "invalid" : category_token(error.code));
     out += ':';
-    // The category says it all: its text is not pinned.
-    if (error.code == ErrorCode::kMissingBegin) return out;
     for (const char c : error.message) {
       if (c >= ' ' && c <= '~' && c != '\\') {
         out += c;
@@ -551,7 +554,96 @@ class HandoffOperations {
     return Words();
   }
 
+  // ---- schedule
+
+  static Result<Words> schedule(Arguments& a) {
+    KVPACK_TRY_ASSIGN(const std::uint64_t position, a.number());
+    KVPACK_TRY_ASSIGN(const std::uint64_t cut, a.number());
+    KVPACK_TRY_ASSIGN(const auto geometry, a.optional_bytes());
+    KVPACK_TRY(a.end());
+    if (geometry.has_value() && geometry->size() != 16) return fault("a draft geometry is four numbers");
+    const auto target = kvpack::testing::span_schedule(position, cut);
+    if (!target.has_value()) return Words().text("none");
+    Bytes json;
+    JsonWriter writer(json);
+    writer.open_array();
+    std::uint32_t sequence = 0;
+    for (const handoff::ScheduleRow& row : *target) write_row("target", row, sequence++, writer);
+    if (geometry.has_value())
+      for (const handoff::ScheduleRow& row : draft_rows(position, *geometry))
+        write_row("dflash", row, sequence++, writer);
+    writer.close_array();
+    return Words().bytes(json);
+  }
+  // The segments of a draft context, which no cut changes: layers, elements, sink, window.
+  static std::vector<handoff::ScheduleRow> draft_rows(std::uint64_t position, ByteSpan geometry) {
+    const auto field = [&](std::size_t i) { return load_le<std::uint32_t>(geometry, 4 * i); };
+    const std::uint64_t sink = field(2);
+    const std::uint64_t window = field(3);
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges{{0, position}};
+    if (position > sink + window) ranges = {{0, sink}, {position - window, window}};
+    std::vector<handoff::ScheduleRow> rows;
+    for (std::uint32_t layer = 0; layer < field(0); ++layer)
+      for (const auto role : {handoff::SegmentRole::kDflashKey, handoff::SegmentRole::kDflashValue})
+        for (const auto& [start, count] : ranges)
+          rows.push_back({role, layer, start, count, "f32_le", field(1)});
+    return rows;
+  }
+  // A descriptor without its digest.
+  static void write_row(std::string_view component_id, const handoff::ScheduleRow& row,
+                        std::uint32_t sequence, JsonWriter& out) {
+    out.open_object()
+        .member("byte_len",
+                row.logical_count * row.elements_per_token * *handoff::element_bytes(row.element_type))
+        .member("component_id", component_id)
+        .member("element_type", row.element_type)
+        .member("elements_per_token", row.elements_per_token)
+        .key("layer");
+    if (row.layer.has_value()) {
+      out.number(*row.layer);
+    } else {
+      out.null();
+    }
+    out.member("logical_count", row.logical_count)
+        .member("logical_start", row.logical_start)
+        .member("role", handoff::segment_role_name(row.role))
+        .member("sequence", sequence)
+        .close_object();
+  }
+
+  // ---- ledger
+
+  static Result<Words> ledger_file(Arguments& a) {
+    KVPACK_TRY_ASSIGN(const ByteSpan content, a.bytes());
+    KVPACK_TRY(a.end());
+    KVPACK_TRY_ASSIGN(const auto watermarks, kvpack::testing::parse_ledger(content));
+    return Words().bytes(kvpack::testing::render_ledger(watermarks));
+  }
+  std::string call_ledger(std::string_view call, Arguments& a) {
+    const Status answer = ask_ledger(call, a);
+    if (!answer.has_value() && answer.error().code == ErrorCode::kInternal) return refusal(answer.error());
+    return line(answer.has_value() ? "ok" : refusal(answer.error()), Words().bytes(ledger_.file).list());
+  }
+  Status ask_ledger(std::string_view call, Arguments& a) {
+    if (call == "admit" || call == "reserve") {
+      KVPACK_TRY_ASSIGN(const std::string key_id, text(a));
+      KVPACK_TRY_ASSIGN(const std::uint64_t epoch, a.number());
+      KVPACK_TRY_ASSIGN(const std::uint64_t generation, a.number());
+      KVPACK_TRY(a.end());
+      return call == "admit" ? ledger_.admit(key_id, epoch, generation)
+                             : ledger_.reserve(key_id, epoch, generation);
+    }
+    KVPACK_TRY(a.end());
+    if (call == "new") ledger_ = kvpack::testing::LedgerModel();
+    if (call == "fail_persist") ledger_.persist_fails = true;
+    if (call == "reload") {
+      KVPACK_TRY_ASSIGN(ledger_, kvpack::testing::LedgerModel::load(ledger_.file));
+    }
+    return success();
+  }
+
   std::unique_ptr<StreamContext> context_;
+  kvpack::testing::LedgerModel ledger_;
 };
 
 }  // namespace kvpack::conformance
