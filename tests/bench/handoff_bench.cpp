@@ -1,11 +1,20 @@
-// Handoff on one thread. Every ratio is taken against a baseline that is timed in turn with the measured
-// work:
-//   x_naive   speed over a loop that runs SHA-256 twice over the same bytes (push form: and copies them once)
-//   x_t       time over t, one SHA-256 pass plus one nlohmann DOM parse of the same header
+// Handoff on one thread. An iteration is one round, in which the measured work and its baseline take their
+// turn; figures are made of the medians of the rounds. Processor time: another program on the machine does
+// not change a ratio much. Measure with --benchmark_min_time=2.
+//   x_naive   speed over a loop that runs OpenSSL's SHA-256 twice over the same bytes, in the push form
+//   behind one
+//             memcpy of each segment; to reach: 0.95 for both forms of the receiver
+//   x_t       time over t, one SHA-256 pass plus one nlohmann DOM parse of the same header; to reach: below
+//   0.5
+//             for BeginEncode, below 2 for BeginDecode
+//   ns_each   of 1,000,000 descriptors through all rules on segments, the average; to reach: below 2000
 // The segments are those of a tile of 512 tokens in 26 planes: 6.5 MiB.
 #include <benchmark/benchmark.h>
+#include <openssl/evp.h>
 
-#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -15,15 +24,55 @@
 namespace kvpack::handoff {
 namespace {
 
-using Seconds = std::chrono::duration<double>;
-using Clock = std::chrono::steady_clock;
-
-template <class Work>
-Seconds timed(const Work& work) {
-  const auto start = Clock::now();
-  work();
-  return Clock::now() - start;
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
+
+double timed(const std::function<void()>& work) {
+  const double start = processor_seconds();
+  work();
+  return processor_seconds() - start;
+}
+
+double median(std::vector<double> seconds) {
+  std::ranges::sort(seconds);
+  return seconds[seconds.size() / 2];
+}
+
+// The seconds of a baseline and of the work that is held against it, round by round.
+class Rounds {
+ public:
+  Rounds(std::function<void()> baseline, std::function<void()> work)
+      : baseline_(std::move(baseline)), work_(std::move(work)) {
+    baseline_();  // Both warm up.
+    work_();
+  }
+
+  void run_all(benchmark::State& state) {
+    for (auto _ : state) {
+      baseline_seconds_.push_back(timed(baseline_));
+      work_seconds_.push_back(timed(work_));
+      state.SetIterationTime(work_seconds_.back());
+    }
+    if (work_seconds_.empty()) return;
+    const auto [fastest, slowest] = std::ranges::minmax(baseline_seconds_);
+    if (work_seconds_.size() < 5) {
+      state.SetLabel("inconclusive: fewer than five rounds");
+    } else if (slowest > 1.6 * fastest) {
+      state.SetLabel("inconclusive: the baseline moves by more than 1.6");
+    }
+  }
+  // Time of the work over that of the baseline.
+  double ratio() const { return median(work_seconds_) / median(baseline_seconds_); }
+
+ private:
+  std::function<void()> baseline_;
+  std::function<void()> work_;
+  std::vector<double> baseline_seconds_;
+  std::vector<double> work_seconds_;
+};
 
 MacKey bench_key() {
   return *MacKey::from_hex(std::string(64, '5'));
@@ -111,88 +160,89 @@ const Stream& stream() {
   return value;
 }
 
-// Two passes over each tile; a third buffer takes the copy where the push form makes one.
+void must(int openssl_result) {
+  if (openssl_result != 1) std::abort();
+}
+
+// Two passes of OpenSSL over each tile; where `copy` has room, over a copy that is made first.
 void naive(MutableByteSpan copy) {
-  Sha256 all;
+  std::array<std::uint8_t, 32> digest{};
+  EVP_MD_CTX* all = EVP_MD_CTX_new();
+  must(EVP_DigestInit_ex(all, EVP_sha256(), nullptr));
   for (std::size_t i = 0; i < kTiles; ++i) {
     ByteSpan bytes = stream().tile(i);
     if (!copy.empty()) {
-      copy_bytes(bytes, copy);
-      bytes = copy.first(kTileBytes);
+      std::memcpy(copy.data(), bytes.data(), bytes.size());
+      bytes = copy.first(bytes.size());
     }
-    benchmark::DoNotOptimize(sha256(bytes));
-    all.update(bytes);
+    must(EVP_Digest(bytes.data(), bytes.size(), digest.data(), nullptr, EVP_sha256(), nullptr));
+    benchmark::DoNotOptimize(digest);
+    must(EVP_DigestUpdate(all, bytes.data(), bytes.size()));
   }
-  benchmark::DoNotOptimize(all.finish());
+  must(EVP_DigestFinal_ex(all, digest.data(), nullptr));
+  benchmark::DoNotOptimize(digest);
+  EVP_MD_CTX_free(all);
+}
+
+void against_naive(benchmark::State& state, std::size_t copy_bytes, const std::function<void()>& work) {
+  Bytes copy(copy_bytes);
+  Rounds rounds([&] { naive(copy); }, work);
+  rounds.run_all(state);
+  state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(kTiles * kTileBytes));
+  state.counters["x_naive"] = 1 / rounds.ratio();
 }
 
 template <class Receive>
-void receive(benchmark::State& state, bool copies, const Receive& payload_in) {
-  ShadowSink sink;
-  sink.shadow = stream().payload;
-  Bytes copy(copies ? kTileBytes : 0);
-  Seconds ours{};
-  Seconds baseline{};
-  for (auto _ : state) {
-    baseline += timed([&] { naive(copy); });
-    const Seconds one = timed([&] {
-      ReceiveLoop loop(stream().policy());
-      const auto head_in = [&](std::size_t i) {
-        ByteSpan head = stream().heads[i];
-        auto step = loop.push(head);
-        if (step.has_value() && *step == ReceiveStep::kBegin)
-          static_cast<void>(loop.accept_begin(1'000, sink, nullptr, nullptr));
-      };
-      head_in(0);
-      for (std::size_t i = 0; i < kTiles; ++i) {
-        head_in(i + 1);
-        payload_in(loop, i);
-      }
-      head_in(kTiles + 1);
-      if (loop.ack_frame().empty()) state.SkipWithError("transfer was refused");
-    });
-    ours += one;
-    state.SetIterationTime(one.count());
+void receive(ShadowSink& sink, const Receive& payload_in) {
+  ReceiveLoop loop(stream().policy());
+  const auto head_in = [&](std::size_t i) {
+    ByteSpan head = stream().heads[i];
+    auto step = loop.push(head);
+    if (step.has_value() && *step == ReceiveStep::kBegin)
+      static_cast<void>(loop.accept_begin(1'000, sink, nullptr, nullptr));
+  };
+  head_in(0);
+  for (std::size_t i = 0; i < kTiles; ++i) {
+    head_in(i + 1);
+    payload_in(loop, i);
   }
-  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * kTiles * kTileBytes));
-  state.counters["x_naive"] = baseline / ours;
+  head_in(kTiles + 1);
+  if (loop.ack_frame().empty()) std::abort();
 }
 
 void ReceiverPull(benchmark::State& state) {
-  receive(state, false, [](ReceiveLoop& loop, std::size_t) {
-    // The transport has already put the bytes where they belong.
-    for (std::size_t left = kTileBytes; left > 0;) {
-      const std::size_t n = std::min(left, loop.want().size());
-      if (!loop.advance(n).has_value()) return;
-      left -= n;
-    }
+  ShadowSink sink;
+  sink.shadow = stream().payload;  // The transport has already put the bytes where they belong.
+  against_naive(state, 0, [&] {
+    receive(sink, [](ReceiveLoop& loop, std::size_t) {
+      for (std::size_t left = kTileBytes; left > 0;) {
+        const std::size_t n = std::min(left, loop.want().size());
+        if (!loop.advance(n).has_value()) return;
+        left -= n;
+      }
+    });
   });
 }
 BENCHMARK(ReceiverPull)->UseManualTime()->Unit(benchmark::kMillisecond);
 
 void ReceiverPush(benchmark::State& state) {
-  receive(state, true, [](ReceiveLoop& loop, std::size_t i) {
-    ByteSpan bytes = stream().tile(i);
-    static_cast<void>(loop.push(bytes));
+  ShadowSink sink;
+  against_naive(state, kTileBytes, [&] {
+    receive(sink, [](ReceiveLoop& loop, std::size_t i) {
+      ByteSpan bytes = stream().tile(i);
+      static_cast<void>(loop.push(bytes));
+    });
   });
 }
 BENCHMARK(ReceiverPush)->UseManualTime()->Unit(benchmark::kMillisecond);
 
 void SenderDeferred(benchmark::State& state) {
-  Seconds ours{};
-  Seconds baseline{};
-  for (auto _ : state) {
-    baseline += timed([&] { naive({}); });
-    const Seconds one = timed([&] {
-      Sender sender = *Sender::open(bench_begin(), 0, stream().key);
-      for (std::size_t i = 0; i < kTiles; ++i)
-        benchmark::DoNotOptimize(sender.add_segment(tile_shape(i), stream().tile(i)));
-      benchmark::DoNotOptimize(sender.finish());
-    });
-    ours += one;
-    state.SetIterationTime(one.count());
-  }
-  state.counters["x_naive"] = baseline / ours;
+  against_naive(state, 0, [] {
+    Sender sender = *Sender::open(bench_begin(), 0, stream().key);
+    for (std::size_t i = 0; i < kTiles; ++i)
+      benchmark::DoNotOptimize(sender.add_segment(tile_shape(i), stream().tile(i)));
+    benchmark::DoNotOptimize(sender.finish());
+  });
 }
 BENCHMARK(SenderDeferred)->UseManualTime()->Unit(benchmark::kMillisecond);
 
@@ -221,21 +271,18 @@ const LargeBegin& large_begin() {
   return value;
 }
 
-template <class Work>
-void against_t(benchmark::State& state, const Work& work) {
+void against_t(benchmark::State& state, const std::function<void()>& work) {
   const Bytes& header = large_begin().header;
-  Seconds ours{};
-  Seconds t{};
-  for (auto _ : state) {
-    t += timed([&] {
-      benchmark::DoNotOptimize(sha256(header));
-      benchmark::DoNotOptimize(nlohmann::json::parse(header));
-    });
-    const Seconds one = timed(work);
-    ours += one;
-    state.SetIterationTime(one.count());
-  }
-  state.counters["x_t"] = ours / t;
+  Rounds rounds(
+      [&] {
+        std::array<std::uint8_t, 32> digest{};
+        must(EVP_Digest(header.data(), header.size(), digest.data(), nullptr, EVP_sha256(), nullptr));
+        benchmark::DoNotOptimize(digest);
+        benchmark::DoNotOptimize(nlohmann::json::parse(header));
+      },
+      work);
+  rounds.run_all(state);
+  state.counters["x_t"] = rounds.ratio();
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(header.size()));
 }
 
@@ -245,7 +292,7 @@ void BeginEncode(benchmark::State& state) {
 BENCHMARK(BeginEncode)->UseManualTime()->Unit(benchmark::kMillisecond);
 
 void BeginDecode(benchmark::State& state) {
-  against_t(state, [&] {
+  against_t(state, [] {
     auto frame = decode_header(large_begin().header, 0, {});
     const AcceptedKeyId key{.key_id = "bench", .minimum_epoch = 1};
     auto begin = ValidatedBegin::validate(std::get<BeginFrame>(*std::move(frame)).manifest,
@@ -253,7 +300,7 @@ void BeginDecode(benchmark::State& state) {
                                            .keys = std::span(&key, 1),
                                            .max_segments = kDefaultMaxSegments,
                                            .max_total_bytes = std::nullopt});
-    if (!begin.has_value()) state.SkipWithError("begin was refused");
+    if (!begin.has_value()) std::abort();
     benchmark::DoNotOptimize(begin);
   });
 }
@@ -261,24 +308,24 @@ BENCHMARK(BeginDecode)->UseManualTime()->Unit(benchmark::kMillisecond);
 
 constexpr std::uint64_t kDescriptors = 1'000'000;
 
-// Each descriptor through all the rules; `ns_each` is the average.
 void check_ranges(benchmark::State& state, const std::vector<std::uint64_t>& starts) {
   const std::vector<Component> components = bench_begin().components;
   SegmentDescriptor segment{
       .sequence = 0, .shape = tile_shape(0), .byte_len = 6656 * 2, .sha256 = std::string(64, 'a')};
   segment.shape.logical_count = 1;
+  std::vector<double> seconds;
   for (auto _ : state) {
     SegmentRules rules(components);
-    const Seconds one = timed([&] {
+    seconds.push_back(timed([&] {
       for (const std::uint64_t start : starts) {
         segment.shape.logical_start = start;
-        if (!rules.admit(segment).has_value()) state.SkipWithError("range was refused");
+        if (!rules.admit(segment).has_value()) std::abort();
       }
-    });
-    state.SetIterationTime(one.count());
-    state.counters["ns_each"] = one.count() * 1e9 / static_cast<double>(starts.size());
+    }));
+    state.SetIterationTime(seconds.back());
     state.counters["ranges"] = static_cast<double>(rules.range_count());
   }
+  state.counters["ns_each"] = median(seconds) * 1e9 / static_cast<double>(starts.size());
 }
 
 std::vector<std::uint64_t> starts_of(std::uint64_t stride) {
@@ -290,19 +337,19 @@ std::vector<std::uint64_t> starts_of(std::uint64_t stride) {
 void RangesInOrder(benchmark::State& state) {
   check_ranges(state, starts_of(1));
 }
-BENCHMARK(RangesInOrder)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(3);
+BENCHMARK(RangesInOrder)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(5);
 
 void RangesNeverMerging(benchmark::State& state) {
   check_ranges(state, starts_of(2));
 }
-BENCHMARK(RangesNeverMerging)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(3);
+BENCHMARK(RangesNeverMerging)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(5);
 
 void RangesNeverMergingShuffled(benchmark::State& state) {
   std::vector<std::uint64_t> starts = starts_of(2);
   std::shuffle(starts.begin(), starts.end(), std::mt19937_64(3));
   check_ranges(state, starts);
 }
-BENCHMARK(RangesNeverMergingShuffled)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(3);
+BENCHMARK(RangesNeverMergingShuffled)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(5);
 
 }  // namespace
 }  // namespace kvpack::handoff
