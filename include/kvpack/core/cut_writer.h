@@ -84,7 +84,10 @@ class CutWriter {
   /// @error as encode_pack
   Result<BuiltCut> finish(const ChunkSink& sink, RandomSource& random) const;
 
+  /// Threads of the writes to come. Changes no byte and no verdict.
+  void set_parallelism(unsigned threads) noexcept { parallelism_ = threads; }
   const KeySchedule& keys() const noexcept { return *keys_; }
+  bool encrypts_chunks() const noexcept { return encrypt_chunks_; }
   bool encrypts_manifest() const noexcept { return encrypt_manifest_; }
 
  private:

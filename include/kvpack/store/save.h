@@ -7,6 +7,10 @@
 
 namespace kvpack {
 
+namespace store {
+class Saving;
+}
+
 /// Values are those of the catalog.
 enum class SaveKind : std::uint8_t {
   kCutExport = 1,  ///< A manifest at every multiple of a stride and at the end; no tail-window states.
@@ -58,7 +62,7 @@ struct PublishedCut {
 
 struct SaveResult {
   bool replayed = false;             ///< It was in the store already; nothing has been written.
-  std::vector<PublishedCut> cuts;    ///< Ascending; the last is the whole input's, at least one.
+  std::vector<PublishedCut> cuts{};  ///< Ascending; the last is the whole input's, at least one.
   std::uint64_t publication = 1;     ///< As requested.
   std::uint64_t source_bytes = 0;    ///< Plaintext of the chunks that were saved.
   ChunkCounts written{};             ///< Chunks that were encoded.
@@ -118,9 +122,8 @@ class SaveSession {
   void cancel() noexcept;
 
  private:
-  struct Session;
-  explicit SaveSession(std::unique_ptr<Session> session);
-  std::unique_ptr<Session> session_;
+  explicit SaveSession(std::unique_ptr<store::Saving> saving);
+  std::unique_ptr<store::Saving> saving_;
 };
 
 /// One save from planes in memory, in family order.
