@@ -3,6 +3,8 @@
 
 #include "kvpack/handoff/begin.h"
 
+namespace kvpack::begin_fuzz {
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kvpack;
   using namespace kvpack::handoff;
@@ -30,3 +32,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (begin->segments.size() > 64 || total > 1 << 20) std::abort();
   return 0;
 }
+
+}  // namespace kvpack::begin_fuzz

@@ -4,6 +4,8 @@
 
 #include "kvpack/core/canonical_json.h"
 
+namespace kvpack::canonical_json_fuzz {
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kvpack;
   const ByteSpan input(data, size);
@@ -23,3 +25,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!pretty.has_value() || !(*pretty == *value)) std::abort();
   return 0;
 }
+
+}  // namespace kvpack::canonical_json_fuzz

@@ -8,6 +8,7 @@
 
 #include "kvpack_c.h"
 
+namespace kvpack::capi_handoff_fuzz {
 namespace {
 
 void require(bool good) {
@@ -319,3 +320,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace kvpack::capi_handoff_fuzz

@@ -5,9 +5,8 @@
 
 #include "cli/reference_fixtures.h"
 
+namespace kvpack::chunk_fuzz {
 namespace {
-
-using namespace kvpack;
 
 void require(bool holds) {
   if (!holds) std::abort();
@@ -104,3 +103,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check_encoding(f);
   return 0;
 }
+
+}  // namespace kvpack::chunk_fuzz

@@ -4,8 +4,7 @@
 
 #include <cstdlib>
 
-using namespace kvpack;
-
+namespace kvpack::codec_frame_fuzz {
 namespace {
 
 void require(bool holds) {
@@ -44,3 +43,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check_encode(codec, input);
   return 0;
 }
+
+}  // namespace kvpack::codec_frame_fuzz

@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-using namespace kvpack;
+namespace kvpack::family_fuzz {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteSpan input(data, size);
@@ -16,3 +16,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (find_state(*family, state.key) != &state) std::abort();
   return 0;
 }
+
+}  // namespace kvpack::family_fuzz

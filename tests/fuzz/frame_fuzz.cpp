@@ -5,9 +5,9 @@
 
 #include "kvpack/handoff/frame_decoder.h"
 
+namespace kvpack::frame_fuzz {
 namespace {
 
-using namespace kvpack;
 using namespace kvpack::handoff;
 
 const FrameLimits kLimits{.max_header_bytes = 1 << 16, .max_payload_bytes = 1 << 16};
@@ -67,3 +67,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static_cast<void>(transcript(input, 4096, {.strict = false}));
   return 0;
 }
+
+}  // namespace kvpack::frame_fuzz

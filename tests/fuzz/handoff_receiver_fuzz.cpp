@@ -5,9 +5,9 @@
 
 #include "kvpack/handoff/receive_loop.h"
 
+namespace kvpack::handoff_receiver_fuzz {
 namespace {
 
-using namespace kvpack;
 using namespace kvpack::handoff;
 
 class CheckingSink final : public Sink {
@@ -116,3 +116,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (judge(stream, policy, 1 + mode / 8, true, lends) != pushed) std::abort();
   return 0;
 }
+
+}  // namespace kvpack::handoff_receiver_fuzz

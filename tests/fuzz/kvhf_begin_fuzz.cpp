@@ -4,6 +4,8 @@
 
 #include "kvpack/handoff/kvhf_layer.h"
 
+namespace kvpack::kvhf_begin_fuzz {
+
 using namespace kvpack::kvhf;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -30,3 +32,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::abort();
   return 0;
 }
+
+}  // namespace kvpack::kvhf_begin_fuzz

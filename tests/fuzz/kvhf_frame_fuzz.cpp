@@ -5,6 +5,7 @@
 
 #include "kvpack/handoff/kvhf_frame.h"
 
+namespace kvpack::kvhf_frame_fuzz {
 namespace {
 
 using kvpack::Bytes;
@@ -44,3 +45,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (encoded_again(input, std::size_t{data[0]} + 1) != whole) std::abort();
   return 0;
 }
+
+}  // namespace kvpack::kvhf_frame_fuzz

@@ -6,9 +6,9 @@
 
 #include "kvpack/handoff/kvhf_spray.h"
 
+namespace kvpack::kvhf_session_fuzz {
 namespace {
 
-using namespace kvpack;
 using namespace kvpack::kvhf;
 
 class CountingSink final : public SessionSink {
@@ -94,3 +94,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (permits.available() != 4) std::abort();
   return 0;
 }
+
+}  // namespace kvpack::kvhf_session_fuzz

@@ -4,8 +4,7 @@
 
 #include <cstdlib>
 
-using namespace kvpack;
-
+namespace kvpack::llama_state_fuzz {
 namespace {
 
 void require(bool holds) {
@@ -51,3 +50,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace kvpack::llama_state_fuzz

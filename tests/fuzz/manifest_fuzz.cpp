@@ -4,7 +4,7 @@
 
 #include "cli/reference_fixtures.h"
 
-using namespace kvpack;
+namespace kvpack::manifest_fuzz {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteSpan input(data, size);
@@ -21,3 +21,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!opened.has_value() || opened->manifest != *manifest) std::abort();
   return 0;
 }
+
+}  // namespace kvpack::manifest_fuzz

@@ -4,9 +4,8 @@
 
 #include "kvpack/core/pack_set_proof.h"
 
+namespace kvpack::merkle_proof_fuzz {
 namespace {
-
-using namespace kvpack;
 
 void check_json(ByteSpan input) {
   const auto proof = decode_pack_set_proof(input);
@@ -39,3 +38,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check_tree({data, size});
   return 0;
 }
+
+}  // namespace kvpack::merkle_proof_fuzz

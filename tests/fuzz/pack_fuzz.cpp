@@ -4,9 +4,8 @@
 
 #include "cli/reference_fixtures.h"
 
+namespace kvpack::pack_fuzz {
 namespace {
-
-using namespace kvpack;
 
 const KeySchedule& keys() {
   static const KeySchedule schedule = fixtures::key_schedule();
@@ -55,3 +54,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check(finished(input));
   return 0;
 }
+
+}  // namespace kvpack::pack_fuzz

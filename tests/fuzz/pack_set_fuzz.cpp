@@ -4,9 +4,8 @@
 
 #include "support/pack_sets.h"
 
+namespace kvpack::pack_set_fuzz {
 namespace {
-
-using namespace kvpack;
 
 /// The input as a holder of the key would finish it, as far as its length allows.
 Bytes repaired(ByteSpan input) {
@@ -69,3 +68,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check(repaired({data, size}));
   return 0;
 }
+
+}  // namespace kvpack::pack_set_fuzz

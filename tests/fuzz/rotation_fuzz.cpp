@@ -3,8 +3,7 @@
 
 #include <cstdlib>
 
-using namespace kvpack;
-
+namespace kvpack::rotation_fuzz {
 namespace {
 
 void check(ByteSpan input) {
@@ -27,3 +26,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check(repaired);
   return 0;
 }
+
+}  // namespace kvpack::rotation_fuzz

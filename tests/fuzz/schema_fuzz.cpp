@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-using namespace kvpack;
+namespace kvpack::schema_fuzz {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteSpan input(data, size);
@@ -11,3 +11,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (schema.has_value() && !std::ranges::equal(*encode_schema(*schema), input)) std::abort();
   return 0;
 }
+
+}  // namespace kvpack::schema_fuzz

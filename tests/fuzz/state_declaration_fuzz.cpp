@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-using namespace kvpack;
+namespace kvpack::state_declaration_fuzz {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteSpan input(data, size);
@@ -12,3 +12,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::abort();
   return 0;
 }
+
+}  // namespace kvpack::state_declaration_fuzz

@@ -4,8 +4,7 @@
 
 #include <cstdlib>
 
-using namespace kvpack;
-
+namespace kvpack::stats_sidecar_fuzz {
 namespace {
 
 void require(bool holds) {
@@ -29,3 +28,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (bytes.has_value()) require(*decode_stats_sidecar(*bytes) == *derived);
   return 0;
 }
+
+}  // namespace kvpack::stats_sidecar_fuzz

@@ -4,8 +4,7 @@
 
 #include <cstdlib>
 
-using namespace kvpack;
-
+namespace kvpack::transform_fuzz {
 namespace {
 
 void require(bool holds) {
@@ -48,3 +47,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (const auto transform = transform_from_json(*value); transform.has_value()) check(*transform);
   return 0;
 }
+
+}  // namespace kvpack::transform_fuzz
