@@ -48,6 +48,14 @@ TEST(SpanPolicy, UpstreamCutsInPlainRuns) {
             (Counts{8'192, 8'192, 3'616}));
 }
 
+TEST(SpanPolicy, NoChunkOfAnExportCrossesACheckpoint) {
+  const auto policy = [](std::uint32_t stride) { return SpanPolicy{SpanPolicy::Rule::kCheckpoints, stride}; };
+  EXPECT_EQ(counts(state_of(32'768), 0, 300, policy(256)), (Counts{128, 128, 44}));
+  EXPECT_EQ(counts(state_of(8), 0, 600, policy(256)), (Counts{256, 256, 88}));
+  EXPECT_EQ(counts(state_of(8), 0, 1'100, policy(512)), (Counts{512, 512, 76}));
+  EXPECT_EQ(counts(state_of(4'194'304 / 600), 0, 1'100, policy(1'024)), (Counts{600, 424, 76}));
+}
+
 TEST(SpanPolicy, TailWindowsAreCutInRunsUnlessTheyHaveAGrain) {
   const StaticState tail = state_of(512, TokenAxisRule::kTailWindow);
   EXPECT_EQ(counts(tail, 1'000, 2'048, {}), (Counts{2'048}));
