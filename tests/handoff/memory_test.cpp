@@ -11,13 +11,20 @@ namespace {
 std::atomic<std::size_t> live_bytes{0};
 std::atomic<std::size_t> peak_bytes{0};
 
-void* counted_allocation(std::size_t bytes) {
+// nullptr when there is no memory.
+void* counted_allocation(std::size_t bytes) noexcept {
   void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) return nullptr;
   const std::size_t live = live_bytes += malloc_usable_size(memory);
   std::size_t peak = peak_bytes;
   while (live > peak && !peak_bytes.compare_exchange_weak(peak, live)) {
   }
+  return memory;
+}
+
+void* allocation_or_throw(std::size_t bytes) {
+  void* memory = counted_allocation(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 
@@ -29,9 +36,15 @@ void counted_free(void* memory) noexcept {
 }  // namespace
 
 void* operator new(std::size_t bytes) {
-  return counted_allocation(bytes);
+  return allocation_or_throw(bytes);
 }
 void* operator new[](std::size_t bytes) {
+  return allocation_or_throw(bytes);
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return counted_allocation(bytes);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
   return counted_allocation(bytes);
 }
 void operator delete(void* memory) noexcept {
