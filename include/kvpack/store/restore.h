@@ -11,6 +11,11 @@
 
 namespace kvpack {
 
+namespace store {
+class PlanBuilder;
+class HoldMaker;
+}  // namespace store
+
 /// One state of a cut as it will be restored.
 struct PlannedState {
   StateKey key;
@@ -40,7 +45,7 @@ class AuthenticatedPlan {
   const RestoreResources& resources() const noexcept { return resources_; }
 
  private:
-  friend class PlanBuilder;
+  friend class store::PlanBuilder;
   AuthenticatedPlan(std::shared_ptr<const ManifestChain> chain, RestorePlan operations)
       : chain_(std::move(chain)), operations_(std::move(operations)) {}
   std::shared_ptr<const ManifestChain> chain_;
@@ -114,7 +119,7 @@ class RestoreHold {
   Status release();
 
  private:
-  friend class HoldMaker;
+  friend class store::HoldMaker;
   RestoreHold(Store& store, const Id32& restore_id) : store_(&store), restore_id_(restore_id) {}
   Store* store_ = nullptr;
   Id32 restore_id_{};
