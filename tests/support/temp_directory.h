@@ -9,8 +9,8 @@ namespace kvpack::testing {
 
 class TempDirectory {
  public:
-  TempDirectory() {
-    std::string text = (std::filesystem::temp_directory_path() / "kvpack-test-XXXXXX").string();
+  explicit TempDirectory(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string text = (parent / "kvpack-test-XXXXXX").string();
     path_ = ::mkdtemp(text.data()) == nullptr ? std::string() : text;
   }
   TempDirectory(const TempDirectory&) = delete;
