@@ -60,7 +60,7 @@ CREATE INDEX prefix_manifest ON prefixes (manifest);
 
 CREATE TABLE uploads (
   upload INTEGER PRIMARY KEY, idempotency_key BLOB NOT NULL UNIQUE CHECK (length(idempotency_key) = 32),
-  kind INTEGER NOT NULL CHECK (kind BETWEEN 1 AND 4),    -- 1 cut export, 2 single cut, 3 import, 4 provisional (later)
+  kind INTEGER NOT NULL CHECK (kind BETWEEN 1 AND 4),    -- 1 cut export, 2 single cut, 3 import, 4 reserved
   state INTEGER NOT NULL CHECK (state BETWEEN 1 AND 6),  -- 1 RESERVED 2 RECEIVING 3 VERIFIED 4 PUBLISHED 5 ABORTED 6 QUARANTINED
   fence INTEGER NOT NULL CHECK (fence >= 1), owner BLOB NOT NULL CHECK (length(owner) = 32),
   intent_digest BLOB NOT NULL CHECK (length(intent_digest) = 32), seal_digest BLOB CHECK (length(seal_digest) = 32),
@@ -86,7 +86,7 @@ CREATE TABLE removals (  -- barriers: 1 ReplicaEvicted 2 ArtifactSuperseded 3 Ar
 
 CREATE TABLE quarantine (
   entry INTEGER PRIMARY KEY, path_token TEXT NOT NULL UNIQUE,
-  kind INTEGER NOT NULL CHECK (kind BETWEEN 1 AND 5),  -- 22.6 in order of its table, then 5 damaged_object
+  kind INTEGER NOT NULL CHECK (kind BETWEEN 1 AND 5),  -- 1 duplicate_chunk 2 upload_manifest 3 restart_partial 4 recovered_quarantine 5 damaged_object
   object_id BLOB, file_bytes INTEGER NOT NULL CHECK (file_bytes >= 0),
   created_ns INTEGER NOT NULL, expires_ns INTEGER NOT NULL, reason TEXT NOT NULL) STRICT;
 CREATE INDEX quarantine_age ON quarantine (expires_ns, created_ns);
