@@ -60,34 +60,22 @@ Result<bool> cuts_are_whole(StoreContext& context, const std::vector<PublishedCu
   return true;
 }
 
-}  // namespace
-
-Result<std::optional<PublishedSave>> find_published(StoreContext& context, const SavePlan& plan,
-                                                    const Id32& head_id) {
-  const std::optional<PublishedSave> nothing;
-  const Pins::Pin pin = context.pins.pin(head_id);
-  auto chain = authenticate_chain(context, head_id);
-  if (!chain.has_value()) {
-    if (may_be_saved_again(context, chain.error())) return nothing;
-    return std::move(chain.error());
-  }
-  KVPACK_TRY_ASSIGN(const bool have_chunks, chunks_are_whole(context, *chain));
-  if (!have_chunks) return nothing;
-
-  PublishedSave published{*plan.writer};
-  if (!published.writer.take_references(*chain)) return other_declaration(plan);
-  ReplaySink stored(published);
-  KVPACK_TRY_ASSIGN(const std::vector<BuiltCut> built,
-                    plan.build_cuts(published.writer, stored, context.random()));
-  if (built.back().pack.manifest_id != head_id) return other_declaration(plan);
-  for (const BuiltCut& cut : built) published.cuts.push_back(published_cut(cut));
-  KVPACK_TRY_ASSIGN(const bool have_cuts, cuts_are_whole(context, published.cuts));
-  if (!have_cuts) return nothing;
-  for (const ChainChunk& chunk : chain_chunks(*chain))
-    published.chunks.emplace(chunk.ref.content_id, chunk.ref);
-  return std::optional<PublishedSave>(std::move(published));
+/// The head of what was published under the key by an equal declaration.
+Result<std::optional<Id32>> find_head(StoreContext& context, const UploadDeclaration& declaration) {
+  return context.catalog->read([&](sqlite::Database& db) -> Result<std::optional<Id32>> {
+    KVPACK_TRY_ASSIGN(sqlite::Statement row,
+                      db.prepare("SELECT head_id FROM uploads WHERE idempotency_key = ?1 AND state = ?2"
+                                 " AND kind = ?3 AND intent_digest = ?4 AND expected_bytes = ?5"
+                                 " AND publication = ?6"));
+    row.bind(declaration.idempotency_key, number(UploadState::kPublished), number(declaration.kind),
+             declaration.intent_digest, declaration.expected_bytes, declaration.publication);
+    KVPACK_TRY_ASSIGN(const bool found, row.step());
+    if (!found) return std::optional<Id32>();
+    return std::optional<Id32>(row.id(0));
+  });
 }
 
+/// Lets a published upload begin again at the next reservation.
 Status forget_publication(StoreContext& context, const Id32& idempotency_key) {
   return context.catalog->write([&](sqlite::Database& db) {
     return db.run(
@@ -95,6 +83,63 @@ Status forget_publication(StoreContext& context, const Id32& idempotency_key) {
         " WHERE idempotency_key = ?1 AND state = ?5",
         idempotency_key, number(UploadState::kAborted), "what was published is not whole", context.now_ns(),
         number(UploadState::kPublished));
+  });
+}
+
+/// @return nothing when a part is gone or damaged
+Result<std::optional<PublishedSave>> read_published(StoreContext& context, const SavePlan& plan,
+                                                    const Id32& head_id) {
+  Pins::Pin pin = context.pins.pin(head_id);
+  auto chain = authenticate_chain(context, head_id);
+  if (!chain.has_value()) {
+    if (may_be_saved_again(context, chain.error())) return std::optional<PublishedSave>();
+    return std::move(chain.error());
+  }
+  KVPACK_TRY_ASSIGN(const bool have_chunks, chunks_are_whole(context, *chain));
+  if (!have_chunks) return std::optional<PublishedSave>();
+
+  PublishedSave published{*plan.writer, std::move(pin)};
+  if (!published.writer.take_references(*chain)) return other_declaration(plan);
+  for (const ChainChunk& chunk : chain_chunks(*chain))
+    published.chunks.emplace(chunk.ref.content_id, chunk.ref);
+  KVPACK_TRY_ASSIGN(const std::vector<BuiltCut> built,
+                    plan.build_cuts(published.writer, ReplaySink(published), context.random()));
+  if (built.back().pack.manifest_id != head_id) return other_declaration(plan);
+  for (const BuiltCut& cut : built) published.cuts.push_back(published_cut(cut));
+  KVPACK_TRY_ASSIGN(const bool have_cuts, cuts_are_whole(context, published.cuts));
+  if (!have_cuts) return std::optional<PublishedSave>();
+  return std::optional<PublishedSave>(std::move(published));
+}
+
+}  // namespace
+
+Result<std::optional<PublishedSave>> find_published(StoreContext& context, const SavePlan& plan) {
+  KVPACK_TRY_ASSIGN(const auto head_id, find_head(context, plan.declaration));
+  if (!head_id) return std::optional<PublishedSave>();
+  KVPACK_TRY_ASSIGN(auto published, read_published(context, plan, *head_id));
+  if (!published) KVPACK_TRY(forget_publication(context, plan.declaration.idempotency_key));
+  return published;
+}
+
+Status renew_published(StoreContext& context, const PublishedSave& published,
+                       std::optional<std::uint64_t> expires_ns) {
+  constexpr std::string_view kEndsEarlier =
+      " WHERE manifest_id = ?1 AND state = 1 AND (expires_ns < ?2 OR (?2 IS NULL AND expires_ns IS NOT "
+      "NULL))";
+  const std::string select = "SELECT manifest FROM manifests" + std::string(kEndsEarlier);
+  const std::string update = "UPDATE manifests SET expires_ns = ?2" + std::string(kEndsEarlier);
+  bool all_live_long = true;
+  for (const PublishedCut& cut : published.cuts) {
+    context.accesses.note(cut.manifest_id, context.now_ns());
+    KVPACK_TRY_ASSIGN(const auto ends_earlier, context.catalog->read([&](sqlite::Database& db) {
+      return db.number(select, cut.manifest_id, expires_ns);
+    }));
+    all_live_long = all_live_long && !ends_earlier;
+  }
+  if (all_live_long) return success();
+  return context.catalog->write([&](sqlite::Database& db) -> Status {
+    for (const PublishedCut& cut : published.cuts) KVPACK_TRY(db.run(update, cut.manifest_id, expires_ns));
+    return success();
   });
 }
 

@@ -3,6 +3,9 @@
 namespace kvpack::store {
 namespace {
 
+/// Sessions of others that publish under the same key while it is being reserved.
+constexpr int kMaxReserveAttempts = 16;
+
 /// Chunks that an upload finds or puts.
 class UploadSink final : public ChunkSink {
  public:
@@ -41,6 +44,13 @@ Status record_label(StoreContext& context, const SavePlan& plan) {
   });
 }
 
+/// Counts a save that is refused before it reserves; reserving counts for itself.
+Error refused(StoreContext& context, Error error) {
+  context.counters.add(Counter::kSavesAttempted);
+  context.counters.add(Counter::kSavesRefused);
+  return error;
+}
+
 /// When what is published now ends. @error kState it cannot be told in nanoseconds
 Result<std::optional<std::uint64_t>> expiry(StoreContext& context, const SavePlan& plan) {
   if (!plan.time_to_live_ns) return std::optional<std::uint64_t>();
@@ -77,36 +87,30 @@ Result<ScratchCharge> ScratchCharge::take(StoreContext& context, const CutWriter
 }
 
 Result<std::unique_ptr<Saving>> Saving::begin(StoreContext& context, const SaveRequest& request) {
-  // Reserving counts for itself; what is refused before is counted here.
-  const auto refused = [&](Error error) {
-    context.counters.add(Counter::kSavesAttempted);
-    context.counters.add(Counter::kSavesRefused);
-    return error;
-  };
   auto plan = plan_save(context, request);
-  if (!plan.has_value()) return refused(std::move(plan.error()));
+  if (!plan.has_value()) return refused(context, std::move(plan.error()));
   std::unique_ptr<Saving> saving(new Saving(context, *std::move(plan)));
   unsigned threads = request.parallelism;
   auto scratch = ScratchCharge::take(context, saving->writer(), threads);
-  if (!scratch.has_value()) return refused(std::move(scratch.error()));
+  if (!scratch.has_value()) return refused(context, std::move(scratch.error()));
   saving->scratch_ = *std::move(scratch);
   saving->plan_->writer->set_parallelism(threads);
   KVPACK_TRY(saving->reserve());
   return saving;
 }
 
-/// Reserves, and on a replay reads what is stored. What is not whole any more is published again.
+/// Looks for what has been published under the key, then reserves.
 Status Saving::reserve() {
-  for (const bool again : {false, true}) {
+  for (int attempt = 0; attempt < kMaxReserveAttempts; ++attempt) {
+    auto found = find_published(*context_, *plan_);
+    if (!found.has_value()) return refused(*context_, std::move(found.error()));
+    published_ = *std::move(found);
     KVPACK_TRY_ASSIGN(Upload reserved, Upload::reserve(*context_, plan_->declaration));
     upload_.emplace(std::move(reserved));
-    if (!upload_->is_replay()) return success();
-    KVPACK_TRY_ASSIGN(published_, find_published(*context_, *plan_, upload_->head_id()));
-    if (published_) return success();
-    upload_.reset();
-    if (!again) KVPACK_TRY(forget_publication(*context_, plan_->declaration.idempotency_key));
+    if (!upload_->is_replay()) published_.reset();  // What was there is gone by now.
+    if (upload_->is_replay() == published_.has_value()) return success();
+    upload_.reset();  // Somebody else has published in between.
   }
-  // Somebody else publishes under this key and loses it again at the same time.
   return fail(ErrorCode::kBusy, "resource is busy");
 }
 
@@ -222,6 +226,7 @@ Result<SaveResult> Saving::publish() {
   result.publication = plan_->declaration.publication;
   std::vector<BuiltCut> cuts;  // The manifests are needed until they have been published.
   KVPACK_TRY(upload_->publish([&] { return make_manifests(expires_ns, cuts, result); }));
+  if (published_) KVPACK_TRY(renew_published(*context_, *published_, expires_ns));
   result.written = writer().put();
   result.shared = writer().found();
   result.source_bytes = result.written.plaintext_bytes + result.shared.plaintext_bytes;
@@ -235,6 +240,7 @@ Result<SaveResult> Saving::commit() {
     return fail(ErrorCode::kState, "not every declared export state was written");
   KVPACK_TRY_ASSIGN(SaveResult result, run([&] { return publish(); }));
   end(Phase::kEnded);
+  flush_counters_when_due(*context_);
   return result;
 }
 
