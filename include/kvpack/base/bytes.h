@@ -83,6 +83,17 @@ inline bool all_zero(ByteSpan bytes) noexcept {
          (bytes[0] == 0 && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
 }
 
+/// Room for `n` bytes in a buffer that is used again and again; what was in it is gone. One that is too small
+/// is given back before a larger one is asked for: growing it would hold both, and the larger one with room
+/// to spare.
+inline MutableByteSpan room_in(Bytes& buffer, std::size_t n) {
+  if (buffer.size() < n) {
+    Bytes().swap(buffer);
+    buffer.resize(n);
+  }
+  return MutableByteSpan(buffer).first(n);
+}
+
 /// Copies `from` to the front of `to`. One memcpy whatever the optimiser thinks of iterators: payloads come
 /// this way.
 /// @pre from.size() <= to.size(); no overlap

@@ -111,8 +111,7 @@ struct DecodeWorker {
 /// is closed
 inline Result<ByteSpan> read_and_judge(const RestorePlan& plan, const ChainChunk& chunk, ObjectSource& source,
                                        const KeyRing* keys, DecodeWorker& worker) {
-  if (worker.object.size() < chunk.ref.object_bytes) worker.object.resize(chunk.ref.object_bytes);
-  const MutableByteSpan object = MutableByteSpan(worker.object).first(chunk.ref.object_bytes);
+  const MutableByteSpan object = room_in(worker.object, chunk.ref.object_bytes);
   KVPACK_TRY(source.read_chunk(chunk.ref, object));
   const StateKey& state = plan.states()[chunk.state_index].key;
   if (keys == nullptr) {

@@ -222,8 +222,7 @@ inline MutableByteSpan CutWriter::plaintext_room(const StatePlan& plan, const Ch
                                                  EncodeWorker& worker) const {
   if (plan.fixed->codec == Codec::kRaw && !encrypt_chunks_)
     return chunk_plaintext_place(worker.object, span.plaintext_bytes);
-  if (worker.gathered.size() < span.plaintext_bytes) worker.gathered.resize(span.plaintext_bytes);
-  return MutableByteSpan(worker.gathered).first(span.plaintext_bytes);
+  return room_in(worker.gathered, span.plaintext_bytes);
 }
 
 inline ByteSpan CutWriter::plane_plaintext(const StatePlan& plan, ByteSpan plane, const ChunkSpan& span,
@@ -287,7 +286,7 @@ Status CutWriter::write_chunks(std::size_t state_count, GetPlaintext&& get_plain
     const ChunkSpan& span = plan.realized.chunk_spans[jobs[i].span];
     TurnGuard turn(turns, i);
     const std::size_t room = max_chunk_object_bytes(plan.fixed->codec, span.plaintext_bytes, encrypt_chunks_);
-    if (worker.object.size() < room) worker.object.resize(room);
+    (void)room_in(worker.object, room);
     auto made = [&]() -> Result<MadeChunk> {
       KVPACK_TRY_ASSIGN(const ByteSpan plaintext, get_plaintext(i, plan, jobs[i].state, span, worker));
       return make_chunk(plan, span, plaintext, draws[encrypt_chunks_ ? i : 0], sink, worker);

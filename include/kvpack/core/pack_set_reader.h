@@ -14,7 +14,7 @@ namespace kvpack {
 /// An opened set. Immutable, so shareable between threads when its source can be read from several.
 class PackSet {
  public:
-  /// Steps 1 to 25: three reads, at most 128 MiB and 12 KiB, and nothing allocated by an unchecked number.
+  /// Steps 1 to 25: three reads, at most 128 MiB and 8 KiB, and nothing allocated by an unchecked number.
   /// @param source  must outlive the set and stay unchanged
   /// @param keys    null leaves out step 15: integrity only, not authenticated
   /// @error kTruncated kBadMagic kReserved kChecksum kBounds kSemantics kUnknownEnum kGraph; kAuthentication
@@ -35,7 +35,7 @@ class PackSet {
   PackSetEntry entry(std::size_t index) const noexcept;
 
   /// One object, checked by R1 to R3: intact, and what its entry says.
-  /// @param buffer  holds the record; resized, reused from call to call
+  /// @param buffer  holds the record; grows where it must, reused from call to call
   /// @return  the exact object, a view into `buffer`
   /// @error kReserved kChecksum kGraph with the record's number and identity; what the source returns
   Result<ByteSpan> read_record(std::size_t index, Bytes& buffer) const;
@@ -198,9 +198,9 @@ inline Result<Digest32> check_pack_set_record(ByteSpan object, const PackSetEntr
 
 inline Result<ByteSpan> PackSet::read_record(std::size_t index, Bytes& buffer) const {
   const PackSetEntry entry = this->entry(index);
-  buffer.resize(static_cast<std::size_t>(entry.padded_bytes()));
-  KVPACK_TRY(read_record_into(index, buffer));
-  return ByteSpan(buffer).first(static_cast<std::size_t>(entry.object_bytes));
+  const MutableByteSpan room = room_in(buffer, static_cast<std::size_t>(entry.padded_bytes()));
+  KVPACK_TRY(read_record_into(index, room));
+  return ByteSpan(room).first(static_cast<std::size_t>(entry.object_bytes));
 }
 
 inline Status PackSet::read_record_into(std::size_t index, MutableByteSpan room) const {

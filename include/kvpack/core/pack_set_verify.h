@@ -125,7 +125,7 @@ class PackSetVerifier {
   bool encrypted_chunks_ = false;
 };
 
-/// The record number that an error of pass B carries for a pack.
+/// Reads the packs ahead of the chunks, which are judged by them: pass B, and pass C until it fails.
 inline void PackSetVerifier::read_packs() {
   Bytes buffer;
   for (std::size_t i = 0; i < set_.record_count(); ++i) {

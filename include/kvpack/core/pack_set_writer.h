@@ -202,12 +202,12 @@ inline Result<PackSetSummary> write_pack_set(const ManifestChain& chain, ObjectS
                                              const KeyRing& keys, std::uint64_t epoch, Append& out) {
   KVPACK_TRY_ASSIGN(const auto schedule, keys.schedule(epoch));
   KVPACK_TRY_ASSIGN(PackSetWriter writer, PackSetWriter::begin(out, *schedule));
-  Bytes object;
+  Bytes buffer;
   for (const ChainLink& link : chain.links()) {
     const CutManifest& manifest = link.manifest;
     KVPACK_TRY(detail::for_each_reference(manifest, [&](std::size_t s, std::size_t k) -> Status {
       const ChunkRef& ref = manifest.payload[s].chunks[k];
-      object.resize(ref.object_bytes);
+      const MutableByteSpan object = room_in(buffer, ref.object_bytes);
       auto status = objects.read_chunk(ref, object);
       if (status.has_value()) status = writer.add_chunk(ref, object);
       if (status.has_value()) return success();

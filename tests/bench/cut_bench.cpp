@@ -1,0 +1,230 @@
+// Saving and restoring whole cuts: how much memory it takes beyond objects, planes and shadow, counted at the
+// allocator, and how fast it is. The counters:
+//   chunks_per_thread  peak of what was allocated beyond that, in chunks of 4 MiB with their frame and
+//   header, per
+//                      thread; at most 3, or the benchmark fails
+#include <benchmark/benchmark.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <new>
+#include <numeric>
+
+#include "kvpack/core/cut_builder.h"
+#include "kvpack/core/cut_restore.h"
+#include "kvpack/core/family_builder.h"
+
+namespace {
+
+std::atomic<std::size_t> live_bytes{0};
+std::atomic<std::size_t> peak_bytes{0};
+
+void* counted_allocation(std::size_t bytes) {
+  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  const std::size_t live = live_bytes += malloc_usable_size(memory);
+  std::size_t peak = peak_bytes;
+  while (live > peak && !peak_bytes.compare_exchange_weak(peak, live)) {
+  }
+  return memory;
+}
+
+void counted_free(void* memory) noexcept {
+  if (memory != nullptr) live_bytes -= malloc_usable_size(memory);
+  std::free(memory);
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  return counted_allocation(bytes);
+}
+void* operator new[](std::size_t bytes) {
+  return counted_allocation(bytes);
+}
+void operator delete(void* memory) noexcept {
+  counted_free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  counted_free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  counted_free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  counted_free(memory);
+}
+
+namespace kvpack {
+namespace {
+
+constexpr std::uint64_t kTokens = 4'096;
+constexpr std::uint64_t kHeads = 8;
+constexpr std::uint64_t kHeadDim = 128;
+constexpr std::uint64_t kPlaneBytes = kTokens * kHeads * kHeadDim * 2;  // 8 MiB
+constexpr std::uint32_t kLayers = 4;
+constexpr double kMaxChunksPerThread = 3;
+
+/// Objects by name, in memory whose size is not counted as the library's.
+class Objects final : public ChunkSink, public ObjectSource {
+ public:
+  Status put(const StateKey&, const ChunkSpan&, const ChunkRef& ref, ByteSpan object) override {
+    std::unique_ptr<std::uint8_t, void (*)(void*)> kept(
+        static_cast<std::uint8_t*>(std::malloc(object.size())), &std::free);
+    if (kept == nullptr) return fail(ErrorCode::kNoMemory, "out of memory");
+    std::ranges::copy(object, kept.get());
+    chunks_.insert_or_assign(ref.object_key, std::pair(std::move(kept), object.size()));
+    return success();
+  }
+  Result<Bytes> read_pack(const Id32&) override { return fail(ErrorCode::kNotFound, "absent"); }
+  Status read_chunk(const ChunkRef& ref, MutableByteSpan object) override {
+    const auto found = chunks_.find(ref.object_key);
+    if (found == chunks_.end()) return fail(ErrorCode::kNotFound, "absent");
+    std::ranges::copy(ByteSpan(found->second.first.get(), found->second.second), object.begin());
+    return success();
+  }
+  void clear() { chunks_.clear(); }
+
+ private:
+  std::map<Id32, std::pair<std::unique_ptr<std::uint8_t, void (*)(void*)>, std::size_t>> chunks_;
+};
+
+struct Form {
+  Codec codec = Codec::kRaw;
+  bool encrypt = false;
+  bool strided = false;  ///< Heads outermost in memory, so that chunks are gathered and scattered.
+};
+
+/// A cut of 64 MiB: 8 planes of 8 MiB.
+class Cut {
+ public:
+  explicit Cut(const Form& form, unsigned parallelism)
+      : keys_(*KeySchedule::derive(root(), root(), Id32::filled(1), 1)),
+        ring_(*KeyRing::create({.stable_root = root(), .tenant = Id32::filled(1)})),
+        family_(*build_family({Id32::filled(2), Id32::filled(3), Id32::filled(4)}, states(form))),
+        tokens_(kTokens),
+        planes_(family_.family().states.size()) {
+    std::iota(tokens_.begin(), tokens_.end(), 1U);
+    std::uint32_t seed = 1;
+    for (Bytes& plane : planes_) {
+      plane.resize(kPlaneBytes);
+      for (std::uint8_t& b : plane)
+        b = static_cast<std::uint8_t>((seed = seed * 1'664'525U + 1'013'904'223U) >> 24);
+      views_.push_back({.bytes = plane, .token_count = kTokens});
+    }
+    input_ = {.keys = &keys_,
+              .family = &family_,
+              .semantic_model = {Id32::filled(5), Id32::filled(6), Id32::filled(7), Id32::filled(8),
+                                 Id32::filled(9)},
+              .tokens = tokens_,
+              .planes = views_,
+              .encrypt_chunks = form.encrypt,
+              .encrypt_manifest = form.encrypt,
+              .parallelism = parallelism};
+  }
+
+  SavedCut save() {
+    SystemRandom random;
+    auto saved = save_cut(input_, objects_, random);
+    if (!saved.has_value()) std::abort();
+    return *std::move(saved);
+  }
+  Objects& objects() noexcept { return objects_; }
+  const KeyRing& ring() const noexcept { return ring_; }
+  std::int64_t bytes() const noexcept { return static_cast<std::int64_t>(planes_.size() * kPlaneBytes); }
+  const std::vector<Bytes>& planes() const noexcept { return planes_; }
+
+ private:
+  static SecretKey root() {
+    std::array<std::uint8_t, 32> bytes{};
+    bytes.fill(9);
+    return SecretKey(bytes);
+  }
+  static std::vector<StateSpec> states(const Form& form) {
+    std::vector<StateSpec> states;
+    for (std::uint32_t layer = 0; layer < kLayers; ++layer)
+      for (const char* name : {"attention.k", "attention.v"})
+        states.push_back({.layer = layer,
+                          .name = name,
+                          .dtype = DType::kF16,
+                          .dimensions = form.strided
+                                            ? std::vector<std::uint64_t>{kHeads, kTokenAxis, kHeadDim}
+                                            : std::vector<std::uint64_t>{kTokenAxis, kHeads, kHeadDim},
+                          .codec = form.codec});
+    return states;
+  }
+
+  KeySchedule keys_;
+  KeyRing ring_;
+  IdentifiedFamily family_;
+  std::vector<std::uint32_t> tokens_;
+  std::vector<Bytes> planes_;
+  std::vector<PlaneView> views_;
+  CutInput input_;
+  Objects objects_;
+};
+
+/// Tells the peak beyond what was there before, in chunks per thread.
+void report(benchmark::State& state, std::size_t peak, unsigned threads, std::int64_t bytes) {
+  const double chunks = static_cast<double>(peak) / kMaxChunkObjectBytes / threads;
+  state.counters["chunks_per_thread"] = chunks;
+  state.SetBytesProcessed(state.iterations() * bytes);
+  if (chunks > kMaxChunksPerThread) state.SkipWithError("more memory than three chunks per thread");
+}
+
+void save(benchmark::State& state, const Form& form, unsigned threads) {
+  Cut cut(form, threads);
+  std::size_t peak = 0;
+  for (auto _ : state) {
+    cut.objects().clear();
+    const std::size_t before = live_bytes;
+    peak_bytes = before;
+    benchmark::DoNotOptimize(cut.save());
+    peak = std::max(peak, peak_bytes - before);
+  }
+  report(state, peak, threads, cut.bytes());
+}
+
+void restore(benchmark::State& state, const Form& form, unsigned threads) {
+  Cut cut(form, threads);
+  const SavedCut saved = cut.save();
+  std::vector<Bytes> shadow(cut.planes().size(), Bytes(kPlaneBytes));
+  const std::vector<MutableByteSpan> lent(shadow.begin(), shadow.end());
+  std::size_t peak = 0;
+  for (auto _ : state) {
+    const std::size_t before = live_bytes;
+    peak_bytes = before;
+    const auto chain = open_chain(saved.pack.bytes, cut.objects(), &cut.ring());
+    const auto plan = RestorePlan::create(*chain);
+    if (!restore_cut_into(*plan, cut.objects(), {.keys = &cut.ring(), .parallelism = threads}, lent)
+             .has_value())
+      std::abort();
+    peak = std::max(peak, peak_bytes - before);
+  }
+  if (shadow != cut.planes()) state.SkipWithError("restored planes differ");
+  report(state, peak, threads, cut.bytes());
+}
+
+constexpr Form kPlain{};
+constexpr Form kStrided{.strided = true};
+constexpr Form kSealed{.encrypt = true};
+constexpr Form kSealedStridedLossless{.codec = Codec::kLossless, .encrypt = true, .strided = true};
+
+#define KVPACK_CUT_BENCH(function, ...) \
+  BENCHMARK_CAPTURE(function, __VA_ARGS__)->UseRealTime()->Unit(benchmark::kMillisecond)
+KVPACK_CUT_BENCH(save, plain, kPlain, 1);
+KVPACK_CUT_BENCH(save, plain_2_threads, kPlain, 2);
+KVPACK_CUT_BENCH(save, strided, kStrided, 1);
+KVPACK_CUT_BENCH(save, encrypted, kSealed, 1);
+KVPACK_CUT_BENCH(save, encrypted_strided_lossless_2_threads, kSealedStridedLossless, 2);
+KVPACK_CUT_BENCH(restore, plain, kPlain, 1);
+KVPACK_CUT_BENCH(restore, plain_2_threads, kPlain, 2);
+KVPACK_CUT_BENCH(restore, strided, kStrided, 1);
+KVPACK_CUT_BENCH(restore, encrypted, kSealed, 1);
+KVPACK_CUT_BENCH(restore, encrypted_strided_lossless_2_threads, kSealedStridedLossless, 2);
+
+}  // namespace
+}  // namespace kvpack
