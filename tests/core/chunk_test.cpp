@@ -598,6 +598,30 @@ TEST(ChunkEncoding, ASidecarThatCannotBeReadIsNotWritten) {
             "semantics:stats sidecar key norm is not a finite non-negative value");
 }
 
+TEST(ChunkEncoding, ASidecarOfAnotherChunkIsNotWritten) {
+  const auto fixture = fixtures::sidecar_chunk();
+  const std::string refusal = "semantics:stats sidecar does not match its chunk";
+  const auto with = [&](std::uint64_t tokens, std::uint64_t channels) {
+    Draft d;
+    d.use(fixture.family.family());
+    d.input.plaintext = fixture.plaintext;
+    d.input.span = fixture.span;
+    const StatsSidecar sidecar = *derive_stats_sidecar(Bytes(2 * tokens * channels), tokens, channels, 1);
+    d.input.sidecar = &sidecar;
+    return d.encode();
+  };
+  EXPECT_EQ(with(4, 4), "ok");
+  EXPECT_EQ(with(3, 4), refusal);
+  EXPECT_EQ(with(5, 4), refusal);
+  EXPECT_EQ(with(4, 3), refusal);
+  EXPECT_EQ(with(4, 5), refusal);
+
+  Draft of_another_type;
+  const StatsSidecar sidecar = *derive_stats_sidecar(Bytes(32), 4, 4, 1);
+  of_another_type.input.sidecar = &sidecar;
+  EXPECT_EQ(of_another_type.encode(), refusal);
+}
+
 TEST(ChunkEncoding, NeedsRandomnessOnlyToEncrypt) {
   Draft plain;
   plain.random = fixtures::ScriptedRandom();

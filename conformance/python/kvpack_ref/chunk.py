@@ -10,6 +10,7 @@ from .scalars import (FRAME_HEADER, MAX_CHUNK_OBJECT, MAX_CODEC_OVERHEAD, MAX_PL
 from .sidecar import decode_sidecar
 
 MAGIC = b"KVCHK1\0\0"
+F16 = 6
 DIGEST_AT = 204
 SIDECAR_AT = 238
 
@@ -34,7 +35,10 @@ def encode_chunk(plaintext, tenant, placement, epoch, keys, box=None, sidecar=No
     if sidecar is not None:
         need(1 <= len(sidecar) <= MAX_SIDECAR, "bounds",
              "stats sidecar exceeds the chunk header capacity")
-        decode_sidecar(sidecar)
+        told = decode_sidecar(sidecar)
+        need((state.dtype, len(told.ranges), len(told.norms))
+             == (F16, state.elements_per_token, span.token_count), "semantics",
+             "stats sidecar does not match its chunk")
         stats = crypto.sha256(sidecar)
     object_key = identities.object_key(keys["object_identity"], tenant, family_id, content, epoch,
                                        state.codec, box, stats)

@@ -2,7 +2,7 @@
 
 import struct
 
-from . import fixtures, keys, objects, rotation, semantic_cases, transform
+from . import fixtures, keys, objects, rotation, semantic_cases, sidecar, transform
 from .case import Case
 from .crypto import sha256
 from .fixtures import AUXILIARY, MODEL, ROOT, ident, ramp
@@ -480,6 +480,12 @@ def _encoders():
     def span_of(count, size):
         return objects.encode_span(objects.Span(0, count, 0, size)).hex()
 
+    def of_halves(count, stats):
+        return encode(family="@sidecar_family", span=span_of(count, 8 * count),
+                      plain=fixtures.PLANE_BYTES[:8 * count].hex(), stats=stats)
+
+    narrow = sidecar.encode_sidecar(sidecar.derive_sidecar(4, 2, 1, fixtures.PLANE_BYTES[:16])).hex()
+    unlike = "semantics:stats sidecar does not match its chunk"
     capacity = "bounds:stats sidecar exceeds the chunk header capacity"
     inventory = "graph:pack set inventory is not canonical"
     rows = [
@@ -500,6 +506,10 @@ def _encoders():
         ("chunk-sidecar-empty", encode(stats="-"), capacity),
         ("chunk-sidecar-long", encode(stats="@sidecar/fill:3797:00"), capacity),
         ("chunk-sidecar-invalid", encode(stats="@sidecar/cut:61"), "truncated:truncated canonical object"),
+        ("chunk-sidecar-other-dtype", encode(stats="@sidecar"), unlike),
+        ("chunk-sidecar-own", of_halves(4, "@sidecar"), None),
+        ("chunk-sidecar-other-tokens", of_halves(3, "@sidecar"), unlike),
+        ("chunk-sidecar-other-channels", of_halves(4, narrow), unlike),
         ("chunk-family-invalid", encode(family="@family/cut:177"), "truncated:truncated canonical object"),
         ("chunk-exact-page", encode(span=span_of(4, 4080), plain="-/fill:4080:07"), None),
         ("chunk-page-and-byte", encode(span=span_of(4, 4081), plain="-/fill:4081:07"), None),

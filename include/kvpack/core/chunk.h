@@ -54,7 +54,7 @@ struct ChunkInput {
   ChunkSpan span{};
   ByteSpan plaintext{};
   bool encrypt = false;
-  const StatsSidecar* sidecar = nullptr;  ///< Attached when given; f16 states only.
+  const StatsSidecar* sidecar = nullptr;  ///< Attached when given; of this chunk's tokens, of an f16 state.
   const Id32* content_id = nullptr;       ///< A caller that knows it already saves a pass over the plaintext.
 };
 
@@ -102,9 +102,8 @@ class ChunkScratch {
  public:
   /// Two buffers side by side; what they held before is gone.
   std::pair<MutableByteSpan, MutableByteSpan> split(std::size_t first_bytes, std::size_t second_bytes) {
-    if (buffer_.size() < first_bytes + second_bytes) buffer_.resize(first_bytes + second_bytes);
-    return {MutableByteSpan(buffer_).first(first_bytes),
-            MutableByteSpan(buffer_).subspan(first_bytes, second_bytes)};
+    const MutableByteSpan room = room_in(buffer_, first_bytes + second_bytes);
+    return {room.first(first_bytes), room.subspan(first_bytes)};
   }
 
  private:
@@ -339,6 +338,16 @@ inline Result<const StaticState*> check_chunk_input(const ChunkInput& input) {
   return state;
 }
 
+/// Step 8: the sidecar's bytes, once it is one that this chunk can have.
+inline Result<Bytes> encode_chunk_sidecar(const ChunkInput& input, const StaticState& state) {
+  const StatsSidecar& sidecar = *input.sidecar;
+  KVPACK_TRY_ASSIGN(Bytes bytes, encode_stats_sidecar(sidecar));
+  if (state.dtype != DType::kF16 || sidecar.channels.size() != state.elements_per_token ||
+      sidecar.norm_bits.size() != input.span.token_count)
+    return fail(ErrorCode::kSemantics, "stats sidecar does not match its chunk");
+  return bytes;
+}
+
 /// Puts the codec frame of a raw chunk, or of a lossless one, into its place. @return its length
 inline Result<std::size_t> place_frame(Codec codec, ByteSpan plaintext, MutableByteSpan room) {
   if (codec == Codec::kRaw && !plaintext.empty() &&
@@ -385,7 +394,7 @@ inline Result<ChunkRef> encode_chunk_into(const ChunkInput& input, RandomSource&
   }
   Bytes sidecar;
   if (input.sidecar != nullptr) {
-    KVPACK_TRY_ASSIGN(sidecar, encode_stats_sidecar(*input.sidecar));
+    KVPACK_TRY_ASSIGN(sidecar, detail::encode_chunk_sidecar(input, *state));
     header.stats_digest = sha256(sidecar);
   }
   header.object_key = chunk_object_key(*input.keys, header);
