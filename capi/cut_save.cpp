@@ -65,7 +65,8 @@ struct kvpack_cut_builder final : Handle<handle_tag("KVcutbld")> {
   void* random_user = nullptr;
   std::vector<std::optional<PlaneView>> planes{};  ///< By state.
   std::vector<std::uint16_t> sidecar_sinks{};
-  std::vector<std::vector<std::uint64_t>> chunk_tokens{};  ///< By state; empty while the span rule chooses.
+  std::vector<std::vector<std::uint64_t>>
+      chunk_tokens{};  ///< By state; an empty list: the span rule chooses.
   std::vector<AtomicGroup> groups{};
 
   std::uint64_t token_count() const noexcept { return known_cut ? known_cut->token_count : tokens.size(); }
@@ -136,28 +137,6 @@ Result<PlaneView> read_plane(const kvpack_plane& plane, std::uint64_t cut_tokens
   return view;
 }
 
-/// Chunk token counts of every state, where the caller has chosen those of any: the span rule speaks for the
-/// others.
-Result<std::vector<std::vector<std::uint64_t>>> choose_chunks(const kvpack_cut_builder& builder,
-                                                              std::span<const PlaneView> planes) {
-  if (builder.chunk_tokens.empty()) return builder.chunk_tokens;
-  const RepresentationFamily& family = builder.family->family();
-  KVPACK_TRY(validate_family(family));
-  const std::uint64_t parent_tokens =
-      builder.parent == nullptr ? 0 : builder.parent->chain->head().input_cut.token_count;
-  std::vector<std::vector<std::uint64_t>> counts = builder.chunk_tokens;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    const StaticState& state = family.states[i];
-    const bool tail = state.token_axis_rule == TokenAxisRule::kTailWindow;
-    const std::uint64_t start = tail ? planes[i].token_start : parent_tokens;
-    if (!counts[i].empty() || start >= builder.token_count()) continue;
-    auto spans = plan_spans(state, start, builder.token_count() - start, builder.spans);
-    if (!spans.has_value()) return in_state(std::move(spans.error()), state.key);
-    for (const ChunkSpan& span : *spans) counts[i].push_back(span.token_count);
-  }
-  return counts;
-}
-
 Result<SavedCut> save(const kvpack_cut_builder& builder, kvpack_chunk_sink_fn sink, void* user) {
   const RepresentationFamily& family = builder.family->family();
   std::vector<PlaneView> planes;
@@ -167,7 +146,6 @@ Result<SavedCut> save(const kvpack_cut_builder& builder, kvpack_chunk_sink_fn si
       return in_state(misuse(KVPACK_ERR_WRONG_STATE, "a state has no plane"), family.states[i].key);
     planes.push_back(*builder.planes[i]);
   }
-  KVPACK_TRY_ASSIGN(const auto chunk_tokens, choose_chunks(builder, planes));
   ChunkCallback objects(family, sink, user);
   Random random(builder.random, builder.random_user);
   return save_cut({.keys = builder.schedule.get(),
@@ -180,7 +158,7 @@ Result<SavedCut> save(const kvpack_cut_builder& builder, kvpack_chunk_sink_fn si
                    .groups = builder.groups,
                    .sidecar_sinks = builder.sidecar_sinks,
                    .spans = builder.spans,
-                   .chunk_tokens = chunk_tokens,
+                   .chunk_tokens = builder.chunk_tokens,
                    .encrypt_chunks = builder.encrypt_chunks,
                    .encrypt_manifest = builder.encrypt_manifest,
                    .parent = builder.parent == nullptr ? nullptr : &*builder.parent->chain,

@@ -443,6 +443,64 @@ TEST(CutBuilder, PlaneMistakesAreNamed) {
             "state:zero is a recomputation cut, not a durable artifact");
 }
 
+TEST(CutBuilder, ChunksOfSomeStatesCanBeChosen) {
+  Fixture f(600);
+  const auto family =
+      *build_family(family_identity(), {{.layer = 0, .name = "k", .dimensions = {kTokenAxis, 8}},
+                                        {.layer = 0, .name = "v", .dimensions = {kTokenAxis, 8}}});
+  const Bytes k = noise(600 * 16, 1);
+  const Bytes v = noise(600 * 16, 2);
+  const std::vector<PlaneView> planes{{.bytes = k, .token_count = 600}, {.bytes = v, .token_count = 600}};
+  const auto save = [&](const std::vector<std::vector<std::uint64_t>>& counts) {
+    return f.save(
+        {.family = &family, .planes = planes, .spans = {.grain_tokens = 256}, .chunk_tokens = counts});
+  };
+  const auto counts_of = [](const SavedCut& saved, std::size_t state) {
+    std::vector<std::uint64_t> counts;
+    for (const ChunkSpan& span : saved.manifest.schema.states[state].chunk_spans)
+      counts.push_back(span.token_count);
+    return counts;
+  };
+  const auto saved = save({{}, {1, 599}});
+  ASSERT_TRUE(saved.has_value()) << saved.error().verdict();
+  EXPECT_EQ(counts_of(*saved, 0), (std::vector<std::uint64_t>{256, 256, 88}));
+  EXPECT_EQ(counts_of(*saved, 1), (std::vector<std::uint64_t>{1, 599}));
+  EXPECT_EQ(*f.restore(*saved), (std::vector<Bytes>{k, v}));
+
+  const std::string refusal = "state:given chunk token counts do not partition the state";
+  for (const std::vector<std::uint64_t>& wrong :
+       {std::vector<std::uint64_t>{599}, {601}, {600, 1}, {0, 600}, {~std::uint64_t{0}, 1}})
+    EXPECT_EQ(save({{}, wrong}).error().verdict(), refusal);
+  EXPECT_EQ(save({{600}}).error().verdict(),
+            "state:one list of chunk token counts is needed for each state of the family");
+}
+
+TEST(CutBuilder, ManyChosenChunksAreNotMeasuredByThePolicy) {
+  // 4 MiB hold 300 tokens of this state, which the policy would cut at 256 as well: more chunks than there
+  // may be.
+  const std::uint64_t token_bytes = kMaxChunkPlaintextBytes / 300;
+  StaticState state{.key = {0, "k"},
+                    .dtype = DType::kU8,
+                    .elements_per_token = token_bytes,
+                    .dimensions = {0, token_bytes}};
+  const std::uint64_t tokens = std::uint64_t{kMaxChunksPerState} * 300;
+  ASSERT_FALSE(plan_spans(state, 0, tokens, {}).has_value());
+  RealizedState realized;
+  realized.logical_count = tokens;
+  const auto spans =
+      detail::given_spans(state, realized, std::vector<std::uint64_t>(kMaxChunksPerState, 300));
+  ASSERT_TRUE(spans.has_value());
+  EXPECT_EQ(spans->size(), kMaxChunksPerState);
+  realized.logical_count += 300;
+  EXPECT_EQ(detail::given_spans(state, realized, std::vector<std::uint64_t>(kMaxChunksPerState + 1, 300))
+                .error()
+                .verdict(),
+            "bounds:state chunk count is outside bounds");
+  realized.logical_start = std::numeric_limits<std::uint64_t>::max() / token_bytes;
+  EXPECT_EQ(detail::given_spans(state, realized, std::vector<std::uint64_t>{1}).error().verdict(),
+            "bounds:state plaintext end offset overflows u64");
+}
+
 TEST(CutBuilder, SidecarsChangeTheObjectKeyOnly) {
   Fixture f(10);
   const auto family =

@@ -35,7 +35,7 @@ struct CutInput {
   std::span<const std::uint16_t>
       sidecar_sinks{};  ///< Per state the sinks of its statistics sidecar, 0 none; or empty.
   SpanPolicy spans{};
-  /// Per state the token counts of its chunks in order, instead of the policy's; or empty.
+  /// Per state the token counts of its chunks in order, or an empty list where the policy chooses; or empty.
   std::span<const std::vector<std::uint64_t>> chunk_tokens{};
   bool encrypt_chunks = false;
   bool encrypt_manifest = false;
@@ -138,11 +138,13 @@ inline Result<StatePlan> plan_state(const StaticState& fixed, const PlaneView& p
 }
 
 /// Spans of the token counts that the caller chose.
-inline Result<std::vector<ChunkSpan>> given_spans(const RealizedState& state, std::uint64_t bytes_per_token,
+inline Result<std::vector<ChunkSpan>> given_spans(const StaticState& fixed, const RealizedState& state,
                                                   std::span<const std::uint64_t> token_counts) {
   const auto refuse = [] {
     return fail(ErrorCode::kState, "given chunk token counts do not partition the state");
   };
+  KVPACK_TRY_ASSIGN(const std::uint64_t bytes_per_token,
+                    check_span_range(fixed, state.logical_start, state.logical_count));
   if (token_counts.size() > kMaxChunksPerState)
     return fail(ErrorCode::kBounds, "state chunk count is outside bounds");
   std::vector<ChunkSpan> spans;
@@ -163,11 +165,9 @@ inline Result<std::vector<ChunkSpan>> given_spans(const RealizedState& state, st
 inline Status plan_chunks(const CutInput& input, std::size_t index, StatePlan& plan) {
   const StaticState& fixed = *plan.fixed;
   RealizedState& r = plan.realized;
-  // The policy's spans are made in any case: making them proves that the state's offsets fit.
-  auto spans = plan_spans(fixed, r.logical_start, r.logical_count, input.spans);
-  if (!spans.has_value()) return in_state(std::move(spans.error()), fixed.key);
-  if (!input.chunk_tokens.empty())
-    spans = given_spans(r, plan.layout.bytes_per_token(), input.chunk_tokens[index]);
+  const bool chosen = !input.chunk_tokens.empty() && !input.chunk_tokens[index].empty();
+  auto spans = chosen ? given_spans(fixed, r, input.chunk_tokens[index])
+                      : plan_spans(fixed, r.logical_start, r.logical_count, input.spans);
   if (!spans.has_value()) return in_state(std::move(spans.error()), fixed.key);
   r.chunk_spans = *std::move(spans);
   plan.refs.resize(r.chunk_spans.size());

@@ -32,6 +32,20 @@ Result<std::vector<ChunkSpan>> plan_spans(const StaticState& state, std::uint64_
 
 namespace detail {
 
+/// Bytes per token of a state, once it is known that every byte offset up to the end of these tokens fits.
+/// @error kBounds
+inline Result<std::uint64_t> check_span_range(const StaticState& state, std::uint64_t start,
+                                              std::uint64_t count) {
+  const auto bytes_per_token =
+      checked_mul<std::uint64_t>(state.elements_per_token, dtype_width_bytes(state.dtype));
+  if (!bytes_per_token || *bytes_per_token == 0 || *bytes_per_token > kMaxChunkPlaintextBytes)
+    return fail(ErrorCode::kBounds, "one state token does not fit in a bounded chunk");
+  const auto end = checked_add(start, count);
+  if (!end || !checked_mul(*end, *bytes_per_token))
+    return fail(ErrorCode::kBounds, "state plaintext end offset overflows u64");
+  return *bytes_per_token;
+}
+
 /// Tokens of the next chunk at position `token`, at least 1.
 /// @param per   tokens that fit 4 MiB
 /// @param step  a chunk ends at multiples of it; 0: nowhere but at the end
@@ -58,27 +72,23 @@ inline Result<std::vector<ChunkSpan>> plan_spans(const StaticState& state, std::
   if (policy.grain_tokens == 0 || policy.grain_tokens % kPrefixBlockTokens != 0 ||
       policy.window_grain_tokens % kPrefixBlockTokens != 0)
     return fail(ErrorCode::kState, "span grain must be a multiple of 256 tokens");
-  const auto bytes_per_token =
-      checked_mul<std::uint64_t>(state.elements_per_token, dtype_width_bytes(state.dtype));
-  if (!bytes_per_token || *bytes_per_token == 0 || *bytes_per_token > kMaxChunkPlaintextBytes)
-    return fail(ErrorCode::kBounds, "one state token does not fit in a bounded chunk");
-  const auto end = checked_add(start, count);
-  const auto end_offset = end ? checked_mul(*end, *bytes_per_token) : std::nullopt;
+  KVPACK_TRY_ASSIGN(const std::uint64_t bytes_per_token, detail::check_span_range(state, start, count));
+  const std::uint64_t end = start + count;
   // A boundary may lie up to one step behind the end, so the end keeps that distance from the top of u64.
-  if (!end_offset || *end > std::numeric_limits<std::uint64_t>::max() - policy.grain_tokens -
-                                policy.window_grain_tokens - kPrefixBlockTokens)
+  if (end > std::numeric_limits<std::uint64_t>::max() - policy.grain_tokens - policy.window_grain_tokens -
+                kPrefixBlockTokens)
     return fail(ErrorCode::kBounds, "state plaintext end offset overflows u64");
 
-  const std::uint64_t per = kMaxChunkPlaintextBytes / *bytes_per_token;
+  const std::uint64_t per = kMaxChunkPlaintextBytes / bytes_per_token;
   const std::uint64_t step =
       detail::span_step_tokens(policy, state.token_axis_rule == TokenAxisRule::kTailWindow, per);
   std::vector<ChunkSpan> spans;
-  for (std::uint64_t token = start; token < *end;) {
-    const std::uint64_t tokens = detail::next_span_tokens(token, *end, per, step);
+  for (std::uint64_t token = start; token < end;) {
+    const std::uint64_t tokens = detail::next_span_tokens(token, end, per, step);
     if (spans.size() == kMaxChunksPerState)
       return fail(ErrorCode::kBounds, "state chunk count is outside bounds");
     spans.push_back(
-        {token, tokens, token * *bytes_per_token, static_cast<std::uint32_t>(tokens * *bytes_per_token)});
+        {token, tokens, token * bytes_per_token, static_cast<std::uint32_t>(tokens * bytes_per_token)});
     token += tokens;
   }
   return spans;
