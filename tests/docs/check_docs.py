@@ -22,6 +22,7 @@ TEXT_SOURCES = ["include/kvpack/core", "include/kvpack/base/publish.h", "src/bas
 DOC_PATH = re.compile(r"(?<![\w/.-])docs/[A-Za-z0-9_./-]*[A-Za-z0-9_]")
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+MARKER = re.compile(r"<!-- (\S+/\S+\.(?:c|cpp|h)) -->")
 EMBED = re.compile(r"<!-- (\S+) -->\n+```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 REPOSITORY_PATH = re.compile(r"`((?:docs|conformance|include|src|tests|capi|third_party|build)/[A-Za-z0-9_./-]+)`")
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"(?:\s*"((?:[^"\\\n]|\\.)*)")*')
@@ -231,6 +232,10 @@ def check_examples(documents, problems):
         if (documents.root / example).exists() and f"<!-- {example} -->" not in shown:
             problems.append(f"README.md does not show {example}")
     for path, text in documents.texts.items():
+        shown_in_blocks = {match.group(1) for match in EMBED.finditer(text)}
+        for example in MARKER.findall(text):
+            if example not in shown_in_blocks:
+                problems.append(f"{documents.name(path)}: {example} is named and not followed by its block")
         for match in EMBED.finditer(text):
             count += 1
             file = documents.root / match.group(1)
