@@ -189,6 +189,18 @@ class PackAndUnpack(Case):
         self.refused("unpack", *self.keys, "--max-memory", "1000", path, "--out", "q", category="quota", code=5)
         self.assertFalse((self.folder / "q").exists())
 
+    def test_chunks_of_one_state_can_be_chosen(self):
+        description = self.describe()
+        description["states"][0]["chunk_tokens"] = [1, 599]
+        self.write("DESC.json", json.dumps(description).encode())
+        path, _ = self.pack()
+        counts = [[span["token_count"] for span in state["spans"]] for state in self.json("inspect", path)["states"]]
+        self.assertEqual(counts, [[1, 599], [256, 256, 88]])
+        description["states"][0]["chunk_tokens"] = [600, 1]
+        self.write("DESC.json", json.dumps(description).encode())
+        self.refused("pack", *self.keys, "DESC.json", "--out", "no", category="usage", code=2,
+                     message="given chunk token counts do not partition the state")
+
     def test_every_amount_of_memory_can_be_the_limit(self):
         self.describe()
         path, _ = self.pack()
