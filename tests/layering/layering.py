@@ -2,6 +2,7 @@
 """Reads every #include and fails on an arrow that the architecture does not have (docs/architecture.md, Rooms).
 
 A room includes itself and rooms of a lower level, never a peer. Outside libraries are named in their own places only.
+The header that stands for all names every header of its rooms.
 """
 import pathlib
 import re
@@ -63,7 +64,21 @@ def check(root):
             for pattern, places in LIBRARIES.items():
                 if re.match(pattern, name) and not any(relative.startswith(place) for place in places):
                     problems.append(f"{relative}:{number}: <{name}> belongs in {', '.join(places)}")
+    problems += check_umbrella(root)
     return problems, arrows, len(files)
+
+
+def check_umbrella(root):
+    """kvpack.h names every header of each room that it names at all."""
+    umbrella = root / "include/kvpack/kvpack.h"
+    if not umbrella.exists():
+        return []
+    named = set(re.findall(r'#include "(kvpack/\S+)"', umbrella.read_text(encoding="utf-8")))
+    rooms = {name.split("/")[1] for name in named}
+    there = {p.relative_to(root / "include").as_posix() for room in rooms
+             for p in (root / "include/kvpack" / room).glob("*.h")}
+    return [f"include/kvpack/kvpack.h: {name} is {'missing' if name in there else 'not there'}"
+            for name in sorted(there ^ named)]
 
 
 def self_test(root):
@@ -73,8 +88,9 @@ def self_test(root):
         bad = pathlib.Path(folder) / "include/kvpack/base/bad.h"
         bad.parent.mkdir(parents=True)
         bad.write_text('#include "kvpack/core/ids.h"\n#include <openssl/evp.h>\n')
+        (bad.parent.parent / "kvpack.h").write_text('#include "kvpack/base/gone.h"\n')
         problems, _, _ = check(pathlib.Path(folder))
-        return len(problems) == 2
+        return len(problems) == 4
 
 
 def main():
