@@ -423,6 +423,45 @@ TEST(StoreLookup, WhateverIsWrongWithTheDeepestCutItsAncestorIsOffered) {
   }
 }
 
+// The stored head manifest, changed and packed again under its own name.
+void replace_pack(Store& store, const Id32& manifest_id, const KeySchedule& keys) {
+  auto planned = plan(store, manifest_id);
+  ASSERT_EQ(verdict(planned), "ok");
+  CutManifest manifest = planned->chain().head();
+  manifest.tenant = keys.tenant();
+  manifest.key_epoch = keys.epoch();
+  for (PayloadState& payload : manifest.payload)
+    for (ChunkRef& ref : payload.chunks) ref.key_epoch = keys.epoch();
+  const auto pack = encode_pack(manifest, keys, false, store.context().random());
+  ASSERT_EQ(verdict(pack), "ok");
+  std::ofstream file(path_of(store, ObjectKind::kManifest, manifest_id), std::ios::binary | std::ios::trunc);
+  file.write(text_view(pack->bytes).data(), static_cast<std::streamsize>(pack->bytes.size()));
+}
+
+TEST(StoreLookup, APackOfAnUnreadableEpochIsAMiss) {
+  StoreFixture f;
+  f.options.keys = testing::test_keys({.minimum_readable = 1, .active = 2});
+  const auto store = f.create();
+  const Conversation cut(256);
+  const Id32 head = cut.save(*store).head().manifest_id;
+  replace_pack(*store, head, **f.options.keys->schedule(2));
+  EXPECT_EQ(verdict(plan(*store, head)), "not_found:artifact not found");
+  EXPECT_EQ(shape(candidates(*store, cut.query())->candidates), (Shape{"recompute 0+256"}));
+  EXPECT_TRUE(f.faults.empty());
+}
+
+TEST(StoreLookup, APackOfAnotherTenantIsDamage) {
+  StoreFixture f;
+  const auto store = f.create();
+  const Conversation cut(256);
+  const Id32 head = cut.save(*store).head().manifest_id;
+  const auto others = testing::test_keys({}, 0x22, "another");
+  replace_pack(*store, head, **others->schedule(1));
+  EXPECT_EQ(verdict(plan(*store, head)), "authentication:manifest candidate belongs to another tenant");
+  ASSERT_EQ(f.faults.size(), 1u);
+  EXPECT_EQ(f.faults[0].action, StoreFault::Action::kQuarantined);
+}
+
 TEST(StoreLookup, AHintPassesOverARowThatContradictsItsNode) {
   StoreFixture f;
   const auto store = f.create();

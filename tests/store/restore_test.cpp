@@ -1,8 +1,8 @@
 #include "kvpack/store/restore.h"
 
 #include "kvpack/store/upkeep.h"
+#include "support/planted_store.h"
 #include "support/saved_cuts.h"
-#include "support/store_checks.h"
 
 namespace kvpack::restore_test {
 namespace {
@@ -661,6 +661,77 @@ TEST(StoreRestore, RestoresAreCountedAndAccessesWrittenDown) {
       return db.number("SELECT access_ns FROM manifests WHERE manifest_id = ?", published.manifest_id);
     });
     EXPECT_EQ(**access, static_cast<std::int64_t>(used_ns));
+  }
+}
+
+TEST(StoreRestore, WhatWasReadWronglyOnceIsReadAgain) {
+  for (const ObjectKind kind : {ObjectKind::kManifest, ObjectKind::kChunk}) {
+    testing::FakeStoreFixture f;
+    const auto store = f.create();
+    const Conversation cut(512);
+    const Id32 head = cut.save_checkpoints(*store).head().manifest_id;
+    const std::string path =
+        path_of(*store, kind, kind == ObjectKind::kManifest ? head : chunks_of(*store, head)[0].object_key);
+    const Bytes good = *f.files.file(path);
+    Bytes bad = good;
+    bad[4'200] ^= 1;
+    unsigned opened = 0;
+    f.files.before_operation([&](const testing::Operation& operation) {
+      if (operation.verb == "open" && operation.path == path)
+        f.files.put_file(path, opened++ == 0 ? bad : good);
+    });
+    MemorySink sink;
+    const auto deepest = restore_deepest(*store, cut.query(), sink);
+    f.files.before_operation(nullptr);
+    ASSERT_EQ(verdict(deepest), "ok");
+    EXPECT_EQ(deepest->restored->cut.token_count, 512u);
+    EXPECT_EQ(sink.live, cut.planes());
+    EXPECT_EQ(opened, 2u);
+    EXPECT_TRUE(f.faults.empty());
+  }
+}
+
+TEST(StoreRestore, EveryFailingFileOperationEndsInAWholeCutOrInAnError) {
+  for (const bool read_only : {false, true}) {
+    testing::FakeStoreFixture f;
+    auto writer = f.create();
+    const Conversation cut(512);
+    cut.save_checkpoints(*writer);
+    std::unique_ptr<Store> reader;
+    if (read_only) reader = *Store::open_read_only(f.options);
+    Store& store = read_only ? *reader : *writer;
+    const auto attempt = [&] {
+      MemorySink sink;
+      auto deepest = restore_deepest(store, cut.query(), sink);
+      if (!deepest.has_value()) {
+        EXPECT_EQ(deepest.error().code, ErrorCode::kIo) << deepest.error().verdict();
+        EXPECT_TRUE(sink.live.empty());
+        return std::uint64_t{0};
+      }
+      if (!deepest->restored) {
+        EXPECT_TRUE(sink.live.empty());
+        return std::uint64_t{0};
+      }
+      EXPECT_EQ(sink.live, cut.planes(sink.live_tokens));
+      EXPECT_EQ(verdict(deepest->restored->hold.release()), "ok");
+      return sink.live_tokens;
+    };
+    const std::size_t before = f.files.operation_count();
+    ASSERT_EQ(attempt(), 512u);
+    const std::size_t operations = f.files.operation_count() - before;
+    ASSERT_GT(operations, 20u);
+    for (std::size_t k = 0; k < operations; ++k)
+      for (const int error : {EIO, ENOSPC}) {
+        SCOPED_TRACE(std::to_string(k));
+        f.files.fail_operation(k, error);
+        attempt();
+        f.files.clear_faults();
+        expect_nothing_held(store);
+        EXPECT_EQ(attempt(), 512u);
+      }
+    testing::expect_sound(*writer);
+    // Reading errors are no damage.
+    for (const StoreFault& fault : f.faults) EXPECT_EQ(fault.action, StoreFault::Action::kSkipped);
   }
 }
 
