@@ -4,7 +4,7 @@ namespace kvpack::store {
 namespace {
 
 /// Sessions of others that publish under the same key while it is being reserved.
-constexpr int kMaxReserveAttempts = 16;
+constexpr int kMaxForeignPublications = 16;
 
 /// Chunks that an upload finds or puts.
 class UploadSink final : public ChunkSink {
@@ -101,7 +101,7 @@ Result<std::unique_ptr<Saving>> Saving::begin(StoreContext& context, const SaveR
 
 /// Looks for what has been published under the key, then reserves.
 Status Saving::reserve() {
-  for (int attempt = 0; attempt < kMaxReserveAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kMaxForeignPublications; ++attempt) {
     auto found = find_published(*context_, *plan_);
     if (!found.has_value()) return refused(*context_, std::move(found.error()));
     published_ = *std::move(found);
@@ -133,6 +133,7 @@ void Saving::end(Phase how) noexcept {
   upload_.reset();  // Aborts what has not been published.
   scratch_.release();
   plan_->parent_pin.release();
+  if (published_) published_->pin.release();
   phase_ = how;
 }
 
