@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "kvpack/core/pack.h"
+#include "store/damage.h"
 #include "store/disk_reserve.h"
 #include "store/manifest_rows.h"
 #include "store/object_batch.h"
@@ -126,8 +127,10 @@ class Upload::Session {
   const Id32& head_id() const noexcept { return reservation_.head_id; }
   std::uint64_t settled_records() const noexcept { return settled_records_; }
 
+  /// A search that fails has changed nothing: chunks before this one can still be put, so that the error that
+  /// counts is the first chunk's, however many threads there are.
   Result<std::optional<ChunkRef>> find_chunk(const Id32& content_id, std::uint32_t plaintext_bytes) {
-    return in_call([&] { return find(content_id, plaintext_bytes); });
+    return in_call([&] { return find(content_id, plaintext_bytes); }, OnError::kGoOn);
   }
   Status put_chunk(const ChunkRef& ref, ByteSpan object) {
     return in_call([&] { return put(ref, object); });
@@ -151,14 +154,15 @@ class Upload::Session {
     return is_import() ? ref.object_key : ref.content_id;
   }
 
+  enum class OnError : std::uint8_t { kPoison, kGoOn };
   template <class Call>
-  auto in_call(Call&& call) -> std::invoke_result_t<Call> {
+  auto in_call(Call&& call, OnError on_error = OnError::kPoison) -> std::invoke_result_t<Call> {
     if (poisoned_) return fail(ErrorCode::kPoisoned, "export session is poisoned");
     if (published_) return fail(ErrorCode::kState, kNotReserved);
     touch();
     auto result = call();
     touch();
-    if (!result.has_value()) poisoned_ = true;
+    if (!result.has_value() && on_error == OnError::kPoison) poisoned_ = true;
     return result;
   }
   void touch() {
@@ -278,7 +282,8 @@ Status Upload::Session::check_ours(sqlite::Database& db, const char* refusal) co
   return success();
 }
 
-/// An available row that stands for the chunk and has its file. Rows without one are withdrawn.
+/// An available row that stands for the chunk and has its file. One without is withdrawn, with every cut that
+/// needs it.
 Result<std::optional<ChunkRef>> Upload::Session::adoptable(sqlite::Database& db, const ChunkRef& ref) {
   std::vector<ChunkRef> candidates;
   if (is_import()) {
@@ -291,7 +296,7 @@ Result<std::optional<ChunkRef>> Upload::Session::adoptable(sqlite::Database& db,
   for (const ChunkRef& candidate : candidates) {
     KVPACK_TRY_ASSIGN(const bool whole, is_whole(context_, candidate));
     if (whole) return std::optional<ChunkRef>(candidate);
-    KVPACK_TRY(set_chunk_state(db, candidate.object_key, RowState::kDamaged));
+    KVPACK_TRY(withdraw(db, ObjectKind::kChunk, candidate.object_key));
     faults_.push_back({.object = StoreFault::Object::kChunk,
                        .action = StoreFault::Action::kSkipped,
                        .id = candidate.object_key,

@@ -128,7 +128,7 @@ struct Usage {
   std::uint64_t recent_bytes = 0;  ///< Declared within the endurance window.
 };
 
-std::uint64_t saturating_sum(std::uint64_t a, std::uint64_t b) {
+std::uint64_t sum_or_most(std::uint64_t a, std::uint64_t b) {
   return checked_add(a, b).value_or(std::numeric_limits<std::uint64_t>::max());
 }
 
@@ -158,19 +158,19 @@ Result<Usage> read_usage(StoreContext& context, sqlite::Database& db, const Know
 
 Status check_endurance(const StoreContext& context, const Usage& usage, std::uint64_t expected) {
   const auto& budget = context.options.endurance_bytes_per_five_minutes;
-  if (budget && saturating_sum(usage.recent_bytes, expected) > *budget)
+  if (budget && sum_or_most(usage.recent_bytes, expected) > *budget)
     return fail(ErrorCode::kEndurance, "five-minute endurance budget exhausted");
   return success();
 }
 
 Status check_staging(const StoreContext& context, const Usage& usage, std::uint64_t expected) {
-  if (saturating_sum(usage.reserved_bytes, expected) > *context.options.staging_quota_bytes)
+  if (sum_or_most(usage.reserved_bytes, expected) > *context.options.staging_quota_bytes)
     return fail(ErrorCode::kQuota, "tenant staging quota reservation refused");
   return success();
 }
 
 std::uint64_t projected_bytes(const Usage& usage, std::uint64_t expected) {
-  return saturating_sum(saturating_sum(usage.durable_bytes, usage.reserved_bytes), expected);
+  return sum_or_most(sum_or_most(usage.durable_bytes, usage.reserved_bytes), expected);
 }
 
 /// @param blocked  nothing more could be evicted
