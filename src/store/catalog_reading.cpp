@@ -35,9 +35,13 @@ Status follow_catalog(StoreContext& context) {
     if (current) return success();
   }
   const std::unique_lock lock(context.catalog_gate);
-  KVPACK_TRY_ASSIGN(const bool current, is_open_catalog_current(context));
-  if (current) return success();
-  return open_reading_catalog(context);
+  // While it is being opened it may be moved away too, by the next rebuild.
+  for (int tries = 3;;) {
+    KVPACK_TRY_ASSIGN(const bool current, is_open_catalog_current(context));
+    if (current) return success();
+    Status opened = open_reading_catalog(context);
+    if (opened.has_value() || --tries == 0) return opened;
+  }
 }
 
 }  // namespace kvpack::store

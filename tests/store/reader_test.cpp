@@ -226,6 +226,33 @@ TEST(StoreReader, OpensTheCatalogAgainWhenAnotherHasTakenItsPlace) {
   EXPECT_FALSE(restore_deepest(*reader, cut.query(), sink)->restored.has_value());
 }
 
+TEST(StoreReader, ThreadsOfOneHandleFollowTheCatalogTogether) {
+  StoreFixture f;
+  const Conversation cut(256);
+  {
+    const auto writer = f.create();
+    cut.save(*writer);
+  }
+  const auto reader = open_reader(f.options);
+  std::atomic<bool> ended{false};
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 3; ++t)
+    threads.emplace_back([&] {
+      while (!ended) ASSERT_TRUE(find_deepest(*reader, cut.query())->has_value());
+    });
+  const std::string catalog = f.options.root + "/catalog";
+  for (int i = 0; i < 20; ++i) {
+    const std::string next = f.options.root + "/catalog.new";
+    std::filesystem::create_directory(next);
+    std::filesystem::permissions(next, std::filesystem::perms::owner_all);
+    std::filesystem::copy_file(catalog + "/catalog.sqlite", next + "/catalog.sqlite");
+    std::filesystem::rename(catalog, f.options.root + "/catalog.backup-" + std::to_string(i));
+    std::filesystem::rename(next, catalog);
+    ASSERT_TRUE(find_deepest(*reader, cut.query())->has_value());
+  }
+  ended = true;
+}
+
 TEST(StoreReader, ACatalogOfAnotherTenantIsNotFollowed) {
   StoreFixture f;
   const Conversation cut(256);

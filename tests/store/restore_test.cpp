@@ -664,6 +664,47 @@ TEST(StoreRestore, RestoresAreCountedAndAccessesWrittenDown) {
   }
 }
 
+TEST(StoreRestore, ThreadsRestoreWhileAnotherSavesAndEvicts) {
+  StoreFixture f;
+  f.options.on_fault = nullptr;
+  const auto store = f.create();
+  const Conversation cut(700);
+  cut.save_checkpoints(*store);
+  std::atomic<bool> ended{false};
+  std::atomic<unsigned> whole{0};
+  std::vector<std::jthread> readers;
+  for (unsigned t = 0; t < 3; ++t)
+    readers.emplace_back([&, t] {
+      while (!ended) {
+        MemorySink sink;
+        sink.lends = t != 0;
+        sink.thread = std::this_thread::get_id();
+        auto deepest = restore_deepest(*store, cut.query(), sink, on_threads(2));
+        ASSERT_EQ(verdict(deepest), "ok");
+        ASSERT_TRUE(deepest->faults.empty());
+        if (!deepest->restored) continue;
+        ++whole;
+        ASSERT_EQ(sink.live, cut.planes(sink.live_tokens));
+        ASSERT_EQ(verdict(deepest->restored->hold.release()), "ok");
+      }
+    });
+  for (int round = 0; round < 10; ++round) {
+    SaveResult saved = cut.save_checkpoints(*store);
+    for (; !saved.cuts.empty(); saved.cuts.pop_back()) {
+      const std::string evicted = verdict(evict(*store, saved.cuts.back().manifest_id));
+      EXPECT_TRUE(evicted == "ok" || evicted == "busy:resource is busy" ||
+                  evicted == "not_found:artifact not found")
+          << evicted;
+    }
+  }
+  cut.save_checkpoints(*store);
+  while (whole == 0) std::this_thread::yield();
+  ended = true;
+  readers.clear();
+  expect_nothing_held(*store);
+  testing::expect_sound(*store);
+}
+
 TEST(StoreRestore, WhatWasReadWronglyOnceIsReadAgain) {
   for (const ObjectKind kind : {ObjectKind::kManifest, ObjectKind::kChunk}) {
     testing::FakeStoreFixture f;
