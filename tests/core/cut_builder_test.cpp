@@ -403,6 +403,39 @@ TEST(CutRestore, RefusesMoreMemoryThanItMayTakeAndShortShadows) {
   EXPECT_EQ((*restore_cut(*plan, f.objects, {.integrity_only = true}))[0], a);
 }
 
+TEST(CutRestore, ManifestsWhosePlanesNoMemoryHoldsCanBeVerified) {
+  Fixture f(2);
+  const StateSpec spec{.layer = 0, .name = "a", .dimensions = {kTokenAxis, 1, 8}, .layout = Layout::kStrided};
+  StateSpec other = spec;
+  other.name = "b";
+  const auto family = *build_family(family_identity(), {spec, other});
+  const Bytes a = noise(2 * 16, 1);
+  const std::vector<PlaneView> planes{{.bytes = a, .token_count = 2}, {.bytes = a, .token_count = 2}};
+  auto saved = f.save({.family = &family, .planes = planes});
+  ASSERT_TRUE(saved.has_value());
+  CountingRandom random;
+
+  // The stride of a dimension of one element may be anything.
+  CutManifest wide = saved->manifest;
+  wide.schema.states[0].strides[1] = std::uint64_t{1} << 63;
+  saved->pack = *encode_pack(wide, f.keys, false, random);
+  EXPECT_EQ(*f.restore(*saved), (std::vector<Bytes>{a, a}));
+
+  // Two planes of 2^63 bytes each and a little.
+  CutManifest huge = saved->manifest;
+  for (RealizedState& state : huge.schema.states) {
+    state.strides[0] = std::uint64_t{1} << 62;
+    state.physical_span_bytes = state.complete_physical_bytes = (std::uint64_t{1} << 63) + 16;
+  }
+  saved->pack = *encode_pack(huge, f.keys, false, random);
+  const auto chain = *f.chain(*saved);
+  EXPECT_EQ(RestorePlan::create(chain).error().verdict(), "quota:restore exceeds the memory limit");
+  const auto plan = RestorePlan::create(chain, std::numeric_limits<std::uint64_t>::max());
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->total_bytes(), std::numeric_limits<std::uint64_t>::max());
+  EXPECT_TRUE(verify_cut_chunks(*plan, f.objects, &f.ring).has_value());
+}
+
 TEST(CutRestore, AnotherKeyOpensNothing) {
   Fixture f(100);
   const auto family =

@@ -27,7 +27,9 @@ struct StateRestore {
 /// Everything that is known before the first chunk is read. Refers to the chain, which must outlive it.
 class RestorePlan {
  public:
-  /// @param max_bytes  most memory that the planes may take together
+  /// @param max_bytes  most memory that the planes may take together; the largest number: no limit, for plans
+  /// by
+  ///                   which nothing is restored
   /// @error kQuota `restore exceeds the memory limit`, before anything is allocated; kBounds
   static Result<RestorePlan> create(const ManifestChain& chain,
                                     std::uint64_t max_bytes = kDefaultMaxRestoredBytes);
@@ -36,7 +38,8 @@ class RestorePlan {
   const IdentifiedFamily& family() const noexcept { return family_; }
   const std::vector<StateRestore>& states() const noexcept { return states_; }
   const std::vector<ChainChunk>& chunks() const noexcept { return chunks_; }
-  std::uint64_t total_bytes() const noexcept { return total_bytes_; }  ///< Memory of all planes.
+  /// Memory of all planes, or the largest number when it is more.
+  std::uint64_t total_bytes() const noexcept { return total_bytes_; }
 
  private:
   RestorePlan(const ManifestChain& chain, IdentifiedFamily family)
@@ -154,12 +157,11 @@ inline Result<RestorePlan> RestorePlan::create(const ManifestChain& chain, std::
     const RealizedState& realized = head.schema.states[i];
     const bool tail = fixed.token_axis_rule == TokenAxisRule::kTailWindow;
     std::vector<std::uint64_t> byte_strides = realized.strides;
-    for (std::uint64_t& stride : byte_strides) {
-      const auto bytes = checked_mul<std::uint64_t>(stride, dtype_width_bytes(fixed.dtype));
-      if (!bytes)
-        return in_state(fail(ErrorCode::kBounds, "state physical footprint overflows u64"), fixed.key);
-      stride = *bytes;
-    }
+    for (std::uint64_t& stride : byte_strides)
+      // What does not fit is the stride of a dimension of one element, which no footprint contains and no
+      // copy uses.
+      stride = checked_mul<std::uint64_t>(stride, dtype_width_bytes(fixed.dtype))
+                   .value_or(dtype_width_bytes(fixed.dtype));
     const std::uint64_t tokens = tail ? realized.logical_count : head.input_cut.token_count;
     KVPACK_TRY_ASSIGN(PlaneLayout layout, PlaneLayout::strided(fixed, tokens, byte_strides));
     plan.states_.push_back({.key = fixed.key,
@@ -168,11 +170,11 @@ inline Result<RestorePlan> RestorePlan::create(const ManifestChain& chain, std::
                             .token_start = tail ? realized.logical_start : 0,
                             .token_count = tokens,
                             .complete_physical_bytes = realized.complete_physical_bytes});
-    const auto total = checked_add(plan.total_bytes_, realized.complete_physical_bytes);
-    if (!total || *total > max_bytes)
+    plan.total_bytes_ = checked_add(plan.total_bytes_, realized.complete_physical_bytes)
+                            .value_or(std::numeric_limits<std::uint64_t>::max());
+    if (plan.total_bytes_ > max_bytes)
       return fail(ErrorCode::kQuota, "restore exceeds the memory limit")
           .with("expected", std::to_string(max_bytes));
-    plan.total_bytes_ = *total;
   }
   plan.chunks_ = chain_chunks(chain);
   return plan;
