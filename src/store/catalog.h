@@ -27,11 +27,10 @@ class Catalog {
   auto write(Body&& body) -> std::invoke_result_t<Body, sqlite::Database&> {
     const std::lock_guard lock(write_mutex_);
     KVPACK_TRY(begin());
+    Unfinished transaction{this};
     auto result = body(*writer_);
-    if (!result.has_value()) {
-      roll_back();
-      return result;
-    }
+    if (!result.has_value()) return result;
+    transaction.catalog = nullptr;
     KVPACK_TRY(commit());
     return result;
   }
@@ -60,6 +59,13 @@ class Catalog {
  private:
   struct Reader {
     std::unique_ptr<sqlite::Database> database;
+  };
+  /// Rolls back what has not been committed, also when an exception passes through.
+  struct Unfinished {
+    Catalog* catalog;
+    ~Unfinished() {
+      if (catalog != nullptr) catalog->roll_back();
+    }
   };
   explicit Catalog(std::string path) : path_(std::move(path)) {}
   Status begin();

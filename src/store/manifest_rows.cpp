@@ -203,7 +203,7 @@ class ManifestPublisher {
         rows.push_back(chunk->chunk);
       }
     std::ranges::sort(rows);
-    rows.erase(std::ranges::unique(rows).begin(), rows.end());
+    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
     return rows;
   }
 

@@ -18,22 +18,6 @@ constexpr std::size_t kMaxBatchObjects = 256;
 constexpr int kMaxContentRows = 16;
 constexpr const char* kNotReserved = "upload is not reserved";
 
-/// Chunks on their way: staged, or linked and not settled yet.
-struct ChunkBatch {
-  std::vector<ChunkRef> refs{};         ///< Of `objects`, in order.
-  std::vector<StagedObject> objects{};  ///< What has to be linked.
-  std::uint64_t bytes = 0;
-  std::uint64_t records = 0;  ///< Chunks that were put, those included that need no file.
-
-  bool is_full() const noexcept { return bytes >= kMaxBatchBytes || objects.size() >= kMaxBatchObjects; }
-};
-
-/// A chunk that was found stored, and is pinned until that is planned.
-struct FoundChunk {
-  ChunkRef ref;
-  Pins::Pin pin;
-};
-
 Error about_object(ErrorCode code, const char* message, const Id32& id) {
   return fail(code, message).with("object", id.hex());
 }
@@ -148,6 +132,22 @@ class Upload::Session {
   void end(After after) noexcept;
 
  private:
+  /// Chunks on their way: staged, or linked and not settled yet.
+  struct Batch {
+    std::vector<ChunkRef> refs{};         ///< Of `objects`, in order.
+    std::vector<StagedObject> objects{};  ///< What has to be linked.
+    std::uint64_t bytes = 0;
+    std::uint64_t records = 0;  ///< Chunks that were put, those included that need no file.
+
+    bool is_full() const noexcept { return bytes >= kMaxBatchBytes || objects.size() >= kMaxBatchObjects; }
+  };
+
+  /// A chunk that was found stored, and is pinned until that is planned.
+  struct FoundChunk {
+    ChunkRef ref;
+    Pins::Pin pin;
+  };
+
   bool is_import() const noexcept { return declaration_.kind == UploadKind::kImport; }
   /// By what two chunks count as the same: an import keeps each object that its manifests name.
   const Id32& identity_of(const ChunkRef& ref) const noexcept {
@@ -179,7 +179,7 @@ class Upload::Session {
   Result<std::optional<ChunkRef>> adoptable(sqlite::Database& db, const ChunkRef& ref);
   Status adopt(sqlite::Database& db, const ChunkRef& ref);
   Status plan_found(sqlite::Database& db, const std::vector<FoundChunk>& found);
-  Result<ChunkBatch> plan_staged(sqlite::Database& db);
+  Result<Batch> plan_staged(sqlite::Database& db);
   Status settle_linked(sqlite::Database& db);
   Status settle_chunk(sqlite::Database& db, const ChunkRef& ref, DirtyDirectories& dirty);
   Status record_progress(sqlite::Database& db);
@@ -201,8 +201,8 @@ class Upload::Session {
   std::atomic<bool> poisoned_{false};
   bool published_ = false;
   bool ended_ = false;
-  ChunkBatch staged_{};  ///< In temporary files, not planned.
-  ChunkBatch linked_{};  ///< Planned and linked, not settled.
+  Batch staged_{};  ///< In temporary files, not planned.
+  Batch linked_{};  ///< Planned and linked, not settled.
   std::vector<StoreFault> faults_{};
   std::uint64_t shared_bytes_ = 0;  ///< Not counted yet.
 
@@ -331,8 +331,8 @@ Status Upload::Session::plan_found(sqlite::Database& db, const std::vector<Found
 }
 
 /// T1. @return what is to be linked
-Result<ChunkBatch> Upload::Session::plan_staged(sqlite::Database& db) {
-  ChunkBatch to_link;
+Result<Upload::Session::Batch> Upload::Session::plan_staged(sqlite::Database& db) {
+  Batch to_link;
   to_link.records = staged_.records;
   for (std::size_t i = 0; i < staged_.refs.size(); ++i) {
     const ChunkRef& ref = staged_.refs[i];
@@ -403,11 +403,11 @@ Status Upload::Session::flush() {
   const std::lock_guard alone(reservation_.session->working);
   const std::vector<FoundChunk> found = take_found();
   const std::uint64_t written_before = written_bytes_;
-  auto to_link = context_.catalog->write([&](sqlite::Database& db) -> Result<ChunkBatch> {
+  auto to_link = context_.catalog->write([&](sqlite::Database& db) -> Result<Batch> {
     KVPACK_TRY(check_ours(db, kNotReserved));
     KVPACK_TRY(settle_linked(db));
     KVPACK_TRY(plan_found(db, found));
-    KVPACK_TRY_ASSIGN(ChunkBatch planned, plan_staged(db));
+    KVPACK_TRY_ASSIGN(Batch planned, plan_staged(db));
     KVPACK_TRY(record_progress(db));
     return planned;
   });
@@ -415,8 +415,8 @@ Status Upload::Session::flush() {
   tell_faults();
   context_.counters.add(Counter::kSaveBytesWritten, written_bytes_ - written_before);
   context_.counters.add(Counter::kSaveBytesShared, std::exchange(shared_bytes_, 0));
-  linked_ = ChunkBatch();
-  staged_ = ChunkBatch();
+  linked_ = Batch();
+  staged_ = Batch();
   KVPACK_TRY(link_objects(context_, to_link->objects));
   linked_ = *std::move(to_link);
   linked_.objects.clear();
@@ -490,7 +490,7 @@ Status Upload::Session::publish_all(const MakeManifests& make) {
       });
   if (!manifests.has_value()) return std::move(manifests.error());
   tell_faults();
-  linked_ = ChunkBatch();
+  linked_ = Batch();
   context_.counters.add(Counter::kSaveBytesWritten, written_bytes_ - written_before);
   context_.counters.add(Counter::kSaveBytesShared, std::exchange(shared_bytes_, 0));
   std::vector<std::uint64_t> file_bytes;
@@ -521,8 +521,8 @@ void Upload::Session::end(After after) noexcept {
   if (is_replay() || published_) return;
   try {
     take_found();
-    staged_ = ChunkBatch();
-    linked_ = ChunkBatch();
+    staged_ = Batch();
+    linked_ = Batch();
     if (after == After::kKeep && is_import()) return;
     const std::lock_guard alone(reservation_.session->working);
     // When this fails, the next reservation, maintenance or opening does it.

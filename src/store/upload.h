@@ -34,7 +34,7 @@ struct ManifestToPublish {
 };
 
 /// One session. Ends with publish(), abort() or its destructor, which aborts what has not been published; an
-/// error of any call but reserve() poisons it. Must not outlive the store.
+/// error of any call but reserve() and find_chunk() poisons it. Must not outlive the store.
 ///
 /// Counts saves_* and save_bytes_* in the context.
 class Upload {

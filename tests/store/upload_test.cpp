@@ -1170,6 +1170,22 @@ TEST_F(UploadBatch, AnErrorOfTheCallerIsReturnedAndNothingStays) {
   room_.check();
 }
 
+TEST_F(UploadBatch, AnExceptionOfTheCallerLeavesTheStoreUsable) {
+  UploadableCut cut(*room_.store, {});
+  {
+    Upload upload = room_.reserve(cut.declaration(1));
+    ASSERT_EQ(verdict_of(cut.put(upload)), "success");
+    EXPECT_THROW(
+        (void)upload.publish([]() -> Result<std::vector<ManifestToPublish>> { throw std::bad_alloc(); }),
+        std::bad_alloc);
+  }
+  EXPECT_EQ(room_.state(cut.declaration(1)), kAborted);
+  room_.check();
+  UploadableCut again(*room_.store, {});
+  ASSERT_EQ(verdict_of(again.save(1)), "success");
+  again.expect_restorable();
+}
+
 TEST_F(UploadBatch, AFullCatalogPublishesNothing) {
   UploadableCut cut(*room_.store, {});
   Upload upload = room_.reserve(cut.declaration(1));
