@@ -12,11 +12,11 @@ inline constexpr std::size_t kQuarantineRound = 1'024;
 
 /// What the catalog says about one quarantined file.
 struct QuarantineEntry {
-  std::string path_token;  ///< Name of the file in `quarantine/`.
+  std::string path_token{};  ///< Name of the file in `quarantine/`.
   QuarantineKind kind = QuarantineKind::kDamagedObject;
   std::optional<Id32> object{};
   std::uint64_t file_bytes = 0;
-  std::string reason;
+  std::string reason{};
 };
 
 /// How many bytes quarantined files may take.

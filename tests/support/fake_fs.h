@@ -76,6 +76,11 @@ class FakeFileSystem final : public FileSystem {
   }
   void put_directory(const std::string& path) { put_file(path, {}, 0700, FileKind::kDirectory); }
   void set_owner(const std::string& path, std::uint32_t owner) { find(path)->owner = owner; }
+  void set_access_time(const std::string& path, std::int64_t ns) { find(path)->access_time_ns = ns; }
+  void remove(const std::string& path) {
+    auto [parent, name] = parent_of(path);
+    parent->entries.erase(name);
+  }
   std::optional<Bytes> file(const std::string& path) const {
     const Inode* inode = find(path);
     if (inode == nullptr || inode->kind != FileKind::kRegular) return std::nullopt;
