@@ -20,16 +20,14 @@ Result<std::vector<std::int64_t>> column_of(sqlite::Statement& query) {
   return values;
 }
 
-// Chunks of older epochs are found through the manifests that name them. One that nobody names is collected
-// in any case, and one that an available manifest names is not withdrawn.
+// Chunks of older epochs are found through the manifests that name them, for there are few of those (CROSS
+// keeps that order of the join). One that nobody names is collected in any case, and one that an available
+// manifest names is not withdrawn.
 constexpr std::string_view kOldChunks =
-    "SELECT DISTINCT c.chunk FROM manifests m JOIN manifest_chunks u ON u.manifest = m.manifest"
-    " JOIN chunks c ON c.chunk = u.chunk WHERE m.key_epoch < ?1 AND c.key_epoch < ?1 AND c.state = 1"
+    " FROM manifests m CROSS JOIN manifest_chunks u ON u.manifest = m.manifest"
+    " CROSS JOIN chunks c ON c.chunk = u.chunk WHERE m.key_epoch < ?1 AND c.key_epoch < ?1 AND c.state = 1"
     " AND NOT EXISTS (SELECT 1 FROM manifest_chunks o JOIN manifests n ON n.manifest = o.manifest"
-    " WHERE o.chunk = c.chunk AND n.state = 1) LIMIT ?2";
-constexpr std::string_view kCountOldChunks =
-    "SELECT count(DISTINCT c.chunk) FROM manifests m JOIN manifest_chunks u ON u.manifest = m.manifest"
-    " JOIN chunks c ON c.chunk = u.chunk WHERE m.key_epoch < ?1 AND c.key_epoch < ?1 AND c.state = 1";
+    " WHERE o.chunk = c.chunk AND n.state = 1)";
 
 Result<RetirementReport> withdraw_older(sqlite::Database& db, std::uint64_t minimum, std::uint64_t bound) {
   RetirementReport report;
@@ -42,14 +40,16 @@ Result<RetirementReport> withdraw_older(sqlite::Database& db, std::uint64_t mini
     KVPACK_TRY(db.run("UPDATE manifests SET state = 2 WHERE manifest = ?", manifest));
   }
   report.manifests = old_manifests.size();
-  KVPACK_TRY_ASSIGN(auto chunks, db.prepare(kOldChunks));
+  KVPACK_TRY_ASSIGN(auto chunks,
+                    db.prepare("SELECT DISTINCT c.chunk" + std::string(kOldChunks) + " LIMIT ?2"));
   KVPACK_TRY_ASSIGN(const auto old_chunks, column_of(chunks.bind(minimum, bound - report.manifests)));
   for (const std::int64_t chunk : old_chunks)
     KVPACK_TRY(db.run("UPDATE chunks SET state = 2 WHERE chunk = ?", chunk));
   report.chunks = old_chunks.size();
   KVPACK_TRY_ASSIGN(const auto left_manifests,
                     db.number("SELECT count(*) FROM manifests WHERE key_epoch < ?1 AND state = 1", minimum));
-  KVPACK_TRY_ASSIGN(const auto left_chunks, db.number(kCountOldChunks, minimum));
+  KVPACK_TRY_ASSIGN(const auto left_chunks,
+                    db.number("SELECT count(DISTINCT c.chunk)" + std::string(kOldChunks), minimum));
   report.remaining = static_cast<std::uint64_t>(left_manifests.value_or(0) + left_chunks.value_or(0));
   return report;
 }
