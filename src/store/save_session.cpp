@@ -63,7 +63,7 @@ Result<std::optional<std::uint64_t>> expiry(StoreContext& context, const SavePla
 }  // namespace
 
 Result<ScratchCharge> ScratchCharge::take(StoreContext& context, const CutWriter& writer, unsigned& threads) {
-  std::size_t object = 0;
+  std::size_t object = 2 * std::size_t{kPageBytes};  // the least that an object takes
   std::size_t plaintext = 0;
   std::size_t chunks = 0;
   for (const StatePlan& plan : writer.plans())

@@ -2,6 +2,11 @@
 /// §Saving; docs/format/store.md §Publication
 #pragma once
 
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "kvpack/core/cut_writer.h"
 #include "kvpack/store/store.h"
 
