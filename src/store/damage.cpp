@@ -81,6 +81,20 @@ Result<bool> withdraw(sqlite::Database& db, ObjectKind kind, const Id32& id) {
   return true;
 }
 
+Result<bool> quarantine_damaged(StoreContext& context, ObjectKind kind, const Id32& id,
+                                const std::string& reason) {
+  if (!take_quarantine_slot(context)) return false;
+  auto quarantined = quarantine_object(context, kind, id, reason);
+  if (!quarantined.has_value() || !*quarantined) {
+    --context.quarantined_objects;
+    return quarantined;
+  }
+  context.counters.add(Counter::kObjectsQuarantined);
+  // Best effort: a quarantine above its cap is reported by the next reservation.
+  (void)prune_quarantine(context);
+  return true;
+}
+
 StoreFault handle_damage(StoreContext& context, ObjectKind kind, const Id32& id, Error error,
                          std::uint64_t token_count) {
   StoreFault fault{
@@ -90,17 +104,9 @@ StoreFault handle_damage(StoreContext& context, ObjectKind kind, const Id32& id,
       .path = context.files.object_path(kind, id),
       .error = std::move(error),
       .token_count = token_count};
-  if (is_damage(fault.error) && !context.options.strict && !context.read_only &&
-      take_quarantine_slot(context)) {
-    const auto quarantined = quarantine_object(context, kind, id, fault.error.message);
-    if (quarantined.has_value() && *quarantined) {
-      fault.action = StoreFault::Action::kQuarantined;
-      context.counters.add(Counter::kObjectsQuarantined);
-      // Best effort: a quarantine above its cap is reported by the next reservation.
-      (void)prune_quarantine(context);
-    } else {
-      --context.quarantined_objects;
-    }
+  if (is_damage(fault.error) && !context.options.strict && !context.read_only) {
+    const auto quarantined = quarantine_damaged(context, kind, id, fault.error.message);
+    if (quarantined.has_value() && *quarantined) fault.action = StoreFault::Action::kQuarantined;
   }
   if (context.options.on_fault) context.options.on_fault(fault);
   return fault;

@@ -13,6 +13,13 @@ namespace kvpack::store {
 StoreFault handle_damage(StoreContext& context, ObjectKind kind, const Id32& id, Error error,
                          std::uint64_t token_count);
 
+/// Quarantines a damaged object and withdraws every cut that needs it, in strict mode too. Tells nobody. Not
+/// inside a transaction.
+/// @return false when it is left alone: it has no row that can be found, its file is no regular one, or this
+///         handle has moved 64 objects
+Result<bool> quarantine_damaged(StoreContext& context, ObjectKind kind, const Id32& id,
+                                const std::string& reason);
+
 /// Takes an object and every cut that needs it out of sight, inside an open write transaction: the rows
 /// become DAMAGED and their prefixes go. Files are left alone.
 /// @return false when the object has no row that can be found, so that there is nothing to withdraw
