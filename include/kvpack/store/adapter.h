@@ -1,5 +1,5 @@
 /// What an engine's adapter owes a store, as a concept, and the two things that are done through one: saving
-/// what is live, and going on from the deepest cut that is stored. docs/architecture.md §What an engine owes
+/// what is live, and going on from the deepest cut that is stored. docs/architecture.md §Store
 #pragma once
 
 #include <concepts>
