@@ -3,16 +3,6 @@
 #include "store/catalog_reading.h"
 
 namespace kvpack::store {
-namespace {
-
-constexpr std::string_view kResolve =
-    "SELECT m.manifest, m.manifest_id, m.token_count FROM prefixes p JOIN manifests m ON m.manifest = "
-    "p.manifest"
-    " WHERE p.prefix_id = ?1 AND m.state = 1 AND m.key_epoch BETWEEN ?2 AND ?3 AND m.semantic_id = ?4"
-    " AND m.family_id = ?5 AND (m.expires_ns IS NULL OR m.expires_ns > ?6) ORDER BY m.generation DESC";
-
-}  // namespace
-
 Result<PrefixWalk> PrefixWalk::create(StoreContext& context, const PrefixQuery& query) {
   if (query.minimum_epoch == 0)
     return fail(ErrorCode::kExpectation, "restore request epoch or candidate bound is invalid");
@@ -46,7 +36,7 @@ Result<std::vector<FoundCut>> PrefixWalk::find(std::size_t bound) const {
 Status PrefixWalk::find_in(sqlite::Database& db, std::size_t bound, std::vector<FoundCut>& found) const {
   const EpochWindow& window = context_->options.epochs;
   const InputCutId& requested = requested_cut();
-  KVPACK_TRY_ASSIGN(auto row, db.prepare(kResolve));
+  KVPACK_TRY_ASSIGN(auto row, db.prepare(kResolveSql));
   row.bind(std::nullopt, std::max(query_->minimum_epoch, window.minimum_readable), window.active,
            semantic_model_id(query_->semantic_model), query_->family->id(), context_->now_ns());
   std::size_t agreeing = 0;

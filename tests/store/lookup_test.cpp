@@ -1,6 +1,7 @@
 #include "kvpack/store/lookup.h"
 
 #include "kvpack/store/upkeep.h"
+#include "store/prefix_walk.h"
 #include "support/saved_cuts.h"
 #include "support/store_checks.h"
 
@@ -486,6 +487,24 @@ TEST(StoreLookup, TheCallersBoundsAreJudgedEachTimeAndAreNoDamage) {
   }
   EXPECT_EQ(verdict(candidates(*store, cut.query())), "ok");
   EXPECT_TRUE(f.faults.empty());
+}
+
+TEST(StoreLookup, ANodeIsFoundByIndexesAlone) {
+  StoreFixture f;
+  const auto store = f.create();
+  std::vector<std::string> steps;
+  const Status read = store->context().catalog->read([&](sqlite::Database& db) -> Status {
+    KVPACK_TRY_ASSIGN(auto row, db.prepare("EXPLAIN QUERY PLAN " + std::string(store::kResolveSql)));
+    for (;;) {
+      KVPACK_TRY_ASSIGN(const bool more, row.step());
+      if (!more) return success();
+      steps.push_back(row.text(3));
+    }
+  });
+  ASSERT_EQ(verdict(read), "ok");
+  EXPECT_EQ(steps, (std::vector<std::string>{"SEARCH p USING PRIMARY KEY (prefix_id=?)",
+                                             "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)",
+                                             "USE TEMP B-TREE FOR ORDER BY"}));
 }
 
 TEST(StoreLookup, LookupsAreCounted) {
