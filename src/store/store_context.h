@@ -45,7 +45,7 @@ struct StoreContext {
   std::atomic<std::uint64_t> flushed_ns{0};  ///< Monotonic time of the last flush of counters.
   std::atomic<std::uint64_t> last_wall_ns{0};
   std::atomic<std::uint64_t> pruned_uploads_ns{0};  ///< Failed uploads up to this time have been forgotten.
-  std::atomic<unsigned> quarantined_objects{0};  ///< By this handle; bounded by kMaxQuarantinedObjects.
+  std::atomic<unsigned> quarantined_objects{0};     ///< By this handle; bounded by kMaxQuarantinedObjects.
 
   FileSystem& fs() const { return *options.file_system; }
   Clock& clock() const { return *options.clock; }
