@@ -44,4 +44,32 @@ Status finish_catalog_swap(Directory& root) {
   return root.sync();
 }
 
+Result<std::string> swap_in_new_catalog(Directory& root, const Clock& clock) {
+  {
+    KVPACK_TRY_ASSIGN(const auto fresh, root.open_directory(kNewCatalogDirectoryName));
+    KVPACK_TRY_ASSIGN(const auto database, fresh->open(kCatalogFileName, OpenMode::kReadWrite));
+    KVPACK_TRY(database->sync());
+    KVPACK_TRY(fresh->sync());
+    // The mark is made when everything that it stands for is durable.
+    KVPACK_TRY_ASSIGN(const auto mark, fresh->create(kCatalogCompleteName));
+    KVPACK_TRY(mark->sync());
+    KVPACK_TRY(fresh->sync());
+    KVPACK_TRY(root.sync());
+  }
+  std::string backup;
+  KVPACK_TRY_ASSIGN(const bool current, exists(root, kCatalogDirectoryName));
+  if (current) {
+    for (std::uint64_t seconds = clock.wall_ms() / 1'000;; ++seconds) {
+      backup = "catalog.backup-" + std::to_string(seconds);
+      KVPACK_TRY_ASSIGN(const bool taken, exists(root, backup));
+      if (!taken) break;
+    }
+    KVPACK_TRY(root.rename(kCatalogDirectoryName, root, backup));
+    KVPACK_TRY(root.sync());
+  }
+  KVPACK_TRY(root.rename(kNewCatalogDirectoryName, root, kCatalogDirectoryName));
+  KVPACK_TRY(root.sync());
+  return backup.empty() ? backup : join_path(root.path(), backup);
+}
+
 }  // namespace kvpack::store

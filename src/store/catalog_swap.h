@@ -11,4 +11,9 @@ namespace kvpack::store {
 /// `catalog.new/`.
 Status finish_catalog_swap(Directory& root);
 
+/// Puts the database in `catalog.new/`, which is closed and has no log, in the place of the current one,
+/// which becomes `catalog.backup-<unix seconds>/`. Whenever it is interrupted, finish_catalog_swap ends it.
+/// @return path of the old catalog; empty when there was none
+Result<std::string> swap_in_new_catalog(Directory& root, const Clock& clock);
+
 }  // namespace kvpack::store

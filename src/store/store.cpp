@@ -7,6 +7,7 @@
 #include "store/catalog_reading.h"
 #include "store/catalog_swap.h"
 #include "store/disk_reserve.h"
+#include "store/opening.h"
 #include "store/quarantine.h"
 #include "store/recovery.h"
 #include "store/store_context.h"
@@ -284,6 +285,25 @@ bool is_medium_read_only(StoreContext& context) {
 
 }  // namespace
 
+namespace store {
+
+Result<std::unique_ptr<StoreContext>> make_closed_context(StoreOptions options) {
+  return make_context(std::move(options));
+}
+
+Result<std::unique_ptr<Directory>> lock_root(StoreContext& context) {
+  KVPACK_TRY_ASSIGN(auto root, context.fs().open_directory(context.options.root, Links::kRefuse));
+  KVPACK_TRY(check_private(*root));
+  KVPACK_TRY_ASSIGN(context.lock, take_lock(*root, context.incarnation));
+  return root;
+}
+
+Status register_in_catalog(StoreContext& context) {
+  return register_configuration(context);
+}
+
+}  // namespace store
+
 Result<std::unique_ptr<Store>> Store::create(StoreOptions options) {
   KVPACK_TRY_ASSIGN(auto context, make_context(std::move(options)));
   KVPACK_TRY_ASSIGN(const Place place, open_place(context->fs(), context->options.root));
@@ -305,9 +325,7 @@ Result<std::unique_ptr<Store>> Store::create(StoreOptions options) {
 
 Result<std::unique_ptr<Store>> Store::open(StoreOptions options) {
   KVPACK_TRY_ASSIGN(auto context, make_context(std::move(options)));
-  KVPACK_TRY_ASSIGN(auto root, context->fs().open_directory(context->options.root, Links::kRefuse));
-  KVPACK_TRY(check_private(*root));
-  KVPACK_TRY_ASSIGN(context->lock, take_lock(*root, context->incarnation));
+  KVPACK_TRY_ASSIGN(const auto root, lock_root(*context));
   KVPACK_TRY_ASSIGN(context->files, StoreFiles::open(context->fs(), context->options.root));
   KVPACK_TRY(finish_catalog_swap(*root));
   KVPACK_TRY(check_catalog_file(*root));
