@@ -17,17 +17,18 @@ constexpr std::uint64_t kManifestBytes = 8'192;
 constexpr std::uint64_t kManifestStateBytes = 2'048;
 constexpr std::uint64_t kManifestChunkBytes = 192;
 
-/// A sum of products that remembers whether it overflowed.
-class CheckedTotal {
+/// A sum of products that stays at the top of its range once it has been there.
+class SaturatingTotal {
  public:
-  void add(std::uint64_t value, std::uint64_t times = 1) {
+  void add(std::uint64_t value, std::uint64_t times = 1) noexcept {
     const auto product = checked_mul(value, times);
-    if (sum_) sum_ = product ? checked_add(*sum_, *product) : std::nullopt;
+    const auto sum = product ? checked_add(sum_, *product) : std::nullopt;
+    sum_ = sum.value_or(std::numeric_limits<std::uint64_t>::max());
   }
-  const std::optional<std::uint64_t>& sum() const noexcept { return sum_; }
+  std::uint64_t sum() const noexcept { return sum_; }
 
  private:
-  std::optional<std::uint64_t> sum_ = 0;
+  std::uint64_t sum_ = 0;
 };
 
 bool is_export(const SaveRequest& request) {
@@ -149,10 +150,10 @@ Result<CutWriter> make_writer(StoreContext& context, const SaveRequest& request,
 Status check_size(const SaveRequest& request, const CutWriter& writer) {
   RealizedCutSchema totals;
   KVPACK_TRY(detail::sum_restored_bytes(writer.plans(), totals));
-  CheckedTotal physical;
+  SaturatingTotal physical;
   for (const StatePlan& plan : writer.plans()) physical.add(plan.realized.complete_physical_bytes);
-  if (totals.complete_restored_bytes <= request.max_restored_bytes && physical.sum() &&
-      *physical.sum() <= request.max_restored_bytes)
+  if (totals.complete_restored_bytes <= request.max_restored_bytes &&
+      physical.sum() <= request.max_restored_bytes)
     return success();
   return fail(ErrorCode::kQuota,
               is_export(request) ? "export exceeds writer resource bound" : "artifact exceeds writer bound");
@@ -166,8 +167,8 @@ std::uint64_t export_chunks(const StatePlan& plan, std::uint64_t tokens, std::ui
 }
 
 /// The most that an export adds: the payload, each manifest as if it were a full one.
-std::optional<std::uint64_t> export_reservation(const CutWriter& writer, std::uint64_t stride) {
-  CheckedTotal bytes;
+std::uint64_t export_reservation(const CutWriter& writer, std::uint64_t stride) {
+  SaturatingTotal bytes;
   const std::uint64_t tokens = writer.cut().token_count;
   for (const StatePlan& plan : writer.plans()) {
     bytes.add(tokens, plan.layout.bytes_per_token());
@@ -183,8 +184,8 @@ std::optional<std::uint64_t> export_reservation(const CutWriter& writer, std::ui
 }
 
 /// The most that a single cut adds: its segment, and for a compaction the references that it takes over.
-std::optional<std::uint64_t> single_cut_reservation(const SavePlan& plan) {
-  CheckedTotal bytes;
+std::uint64_t single_cut_reservation(const SavePlan& plan) {
+  SaturatingTotal bytes;
   bytes.add(kManifestBytes);
   bytes.add(plan.writer->plans().size(), kManifestStateBytes);
   for (const StatePlan& state : plan.writer->plans()) {
@@ -233,11 +234,10 @@ Result<std::unique_ptr<SavePlan>> plan_save(StoreContext& context, const SaveReq
   plan->writer.emplace(std::move(writer));
   KVPACK_TRY(check_size(request, *plan->writer));
 
-  const auto expected = is_export(request) ? export_reservation(*plan->writer, plan->stride_tokens)
-                                           : single_cut_reservation(*plan);
-  if (!expected) return fail(ErrorCode::kState, "write reservation overflows u64");
   UploadDeclaration& declaration = plan->declaration;
-  declaration.expected_bytes = *expected;
+  // More than a catalog can hold is refused by the reservation.
+  declaration.expected_bytes = is_export(request) ? export_reservation(*plan->writer, plan->stride_tokens)
+                                                  : single_cut_reservation(*plan);
   declaration.kind = is_export(request) ? UploadKind::kCutExport : UploadKind::kSingleCut;
   declaration.publication = request.publication;
   declaration.parent_manifest = request.parent;

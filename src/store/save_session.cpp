@@ -51,13 +51,11 @@ Error refused(StoreContext& context, Error error) {
   return error;
 }
 
-/// When what is published now ends. @error kState it cannot be told in nanoseconds
-Result<std::optional<std::uint64_t>> expiry(StoreContext& context, const SavePlan& plan) {
-  if (!plan.time_to_live_ns) return std::optional<std::uint64_t>();
-  const auto end_ns = checked_add(context.now_ns(), *plan.time_to_live_ns);
-  if (!end_ns || *end_ns > std::uint64_t{std::numeric_limits<std::int64_t>::max()})
-    return fail(ErrorCode::kState, "time to live is outside its bounds");
-  return end_ns;
+/// When what is published now ends, as far ahead as the catalog can say.
+std::optional<std::uint64_t> expiry(StoreContext& context, const SavePlan& plan) {
+  if (!plan.time_to_live_ns) return std::nullopt;
+  constexpr std::uint64_t kLatest = std::numeric_limits<std::int64_t>::max();
+  return std::min(checked_add(context.now_ns(), *plan.time_to_live_ns).value_or(kLatest), kLatest);
 }
 
 }  // namespace
@@ -221,7 +219,7 @@ Result<std::vector<ManifestToPublish>> Saving::make_manifests(std::optional<std:
 
 Result<SaveResult> Saving::publish() {
   KVPACK_TRY(record_label(*context_, *plan_));
-  KVPACK_TRY_ASSIGN(const auto expires_ns, expiry(*context_, *plan_));
+  const auto expires_ns = expiry(*context_, *plan_);
   SaveResult result;
   result.replayed = is_replay();
   result.publication = plan_->declaration.publication;

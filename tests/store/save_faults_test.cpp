@@ -149,6 +149,30 @@ TEST(StoreSaveFaults, AKillBeforeAnyOperationLeavesTheOldCutsAndTheSaveCanBeRepe
   }
 }
 
+TEST(StoreSaveFaults, AReplayThatFailsAnywhereChangesNothingAndCanBeRepeated) {
+  for (const Attempt& attempt : kAttempts) {
+    Scene scene(attempt);
+    const auto first = scene.attempt(1);
+    ASSERT_TRUE(first.has_value()) << first.error().verdict();
+    for (std::size_t k = 0;; ++k) {
+      scene.f_.files.fail_operation(k, EIO);
+      const std::size_t before = scene.f_.files.operation_count();
+      const auto again = scene.attempt(1);
+      const bool reached = scene.f_.files.operation_count() - before > k;
+      scene.f_.files.clear_faults();
+      if (again.has_value()) {
+        EXPECT_TRUE(again->replayed);
+        EXPECT_EQ(again->cuts, first->cuts);
+      } else {
+        EXPECT_EQ(again.error().code, ErrorCode::kIo) << k << " " << again.error().verdict();
+      }
+      scene.expect_old_cuts();
+      if (!reached) break;
+    }
+    scene.expect_repeated(1);
+  }
+}
+
 TEST(StoreSaveFaults, ADiskThatStaysFullRefusesAndAcceptsAgainWhenThereIsRoom) {
   Scene scene({});
   scene.f_.files.fail_verb("preallocate", ENOSPC);

@@ -164,6 +164,52 @@ TEST(StoreSaveReplay, AKeyStandsForOneDeclaration) {
   }
 }
 
+// The catalog says that a key stands for a cut that it never stood for.
+TEST(StoreSaveReplay, AnotherCutUnderTheKeyIsNotGivenBack) {
+  for (const SaveKind kind : kKinds) {
+    FakeStoreFixture f;
+    const auto store = f.create();
+    const SavableInput input(small_family(), 600);
+    SaveRequest request = input.request(kind);
+    request.idempotency_key = save_key(1);
+    expect_saved(*store, request, input.planes());
+    std::vector<Id32> others;
+    const SavableInput shorter(small_family(), 300);  // other spans
+    others.push_back(expect_saved(*store, shorter, kind).head().manifest_id);
+    const SavableInput one(save_family({{.layer = 0, .name = "k", .dimensions = {kTokenAxis, 2, 2}}}), 600);
+    others.push_back(expect_saved(*store, one, kind).head().manifest_id);
+    const SavableInput another(small_family(), 600, 2);  // the same spans, other tokens
+    others.push_back(expect_saved(*store, another, kind).head().manifest_id);
+    for (const Id32& head : others) {
+      ASSERT_EQ(verdict_of(store->context().catalog->write([&](sqlite::Database& db) {
+                  return db.run("UPDATE uploads SET head_id = ? WHERE idempotency_key = ?", head,
+                                save_key(1));
+                })),
+                "success");
+      EXPECT_EQ(verdict_of(SaveSession::begin(*store, request)),
+                kind == SaveKind::kSingleCut
+                    ? "expectation:idempotency key was reused for a different artifact declaration"
+                    : "authentication:published idempotency result changed");
+    }
+    EXPECT_EQ(store->context().counters.value(store::Counter::kSavesRefused), 3U);
+  }
+}
+
+TEST(StoreSaveReplay, AKeyThatOthersPublishAgainAndAgainIsBusy) {
+  FakeStoreFixture f;
+  const auto store = f.create();
+  const SavableInput input(small_family(), 600);
+  const SaveResult first = expect_saved(*store, input);
+  f.files.remove(store->context().files.object_path(store::ObjectKind::kManifest, first.head().manifest_id));
+  // Whenever the key has been forgotten, somebody has published it.
+  store->context().catalog->on_commit([&](sqlite::Database& db) {
+    ASSERT_EQ(verdict_of(db.run("UPDATE uploads SET state = 4 WHERE state = 5")), "success");
+  });
+  EXPECT_EQ(verdict_of(SaveSession::begin(*store, input.request())), "busy:resource is busy");
+  store->context().catalog->on_commit(nullptr);
+  EXPECT_EQ(verdict_of(save(*store, input.request(), input.planes())), "success");
+}
+
 TEST(StoreSaveReplay, ADeltaAndAFullCutOfTheSameInputAreTwoDeclarations) {
   FakeStoreFixture f;
   const auto store = f.create();
