@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
 #include "kvpack/store/fsck.h"
 #include "kvpack/store/status.h"
+#include "store/catalog_swap.h"
+#include "support/fake_fs.h"
 #include "support/saved_cuts.h"
 #include "support/store_checks.h"
 
@@ -16,6 +19,7 @@ using namespace store;
 using testing::chunks_of;
 using testing::Conversation;
 using testing::expect_sound;
+using testing::FakeFileSystem;
 using testing::flip_bit;
 using testing::MemorySink;
 using testing::path_of;
@@ -239,6 +243,88 @@ TEST_F(StoreRebuild, ReadersFollow) {
   const auto hit = find_deepest(**reader, conversation.query());
   ASSERT_EQ(verdict(hit), "ok");
   EXPECT_TRUE(hit->has_value());
+}
+
+// --- the swap alone, on a file system that fails and loses power -------------------------------------------
+
+class CatalogSwap : public ::testing::Test {
+ protected:
+  // A store with its catalog, and a new one as a rebuild has just closed it: nothing of it is durable.
+  void SetUp() override {
+    files_.put_directory("/store");
+    files_.put_directory("/store/catalog");
+    files_.put_file("/store/catalog/catalog.sqlite", byte_view("old"));
+    root_ = *files_.open_directory("/store", Links::kRefuse);
+    ASSERT_EQ(verdict(root_->make_directory("catalog.new")), "ok");
+    const auto fresh = *root_->open_directory("catalog.new");
+    ASSERT_EQ(verdict(write_all(**fresh->create("catalog.sqlite"), 0, byte_view("new"))), "ok");
+  }
+  static std::string content(FakeFileSystem& files, const std::string& directory) {
+    const auto bytes = read_file_bounded(files, directory + "/catalog.sqlite", 100);
+    return bytes.has_value() ? std::string(text_view(*bytes)) : verdict(bytes).substr(0, 9);
+  }
+  // What an opening finds. @return the catalog's content
+  static std::string recovered(FakeFileSystem& files) {
+    const auto root = files.open_directory("/store", Links::kRefuse);
+    EXPECT_EQ(verdict(root), "ok");
+    EXPECT_EQ(verdict(finish_catalog_swap(**root)), "ok");
+    EXPECT_EQ((*root)->facts("catalog.new").error().code, ErrorCode::kNotFound);
+    return content(files, "/store/catalog");
+  }
+
+  FakeFileSystem files_;
+  testing::FakeClock clock_;
+  std::unique_ptr<Directory> root_;
+  const std::string backup_ = "/store/catalog.backup-1800000000";
+};
+
+TEST_F(CatalogSwap, KeepsTheOldCatalog) {
+  const auto backup = swap_in_new_catalog(*root_, clock_);
+  ASSERT_EQ(verdict(backup), "ok");
+  EXPECT_EQ(*backup, backup_);
+  EXPECT_EQ(content(files_, "/store/catalog"), "new");
+  EXPECT_EQ(content(files_, backup_), "old");
+  EXPECT_EQ(recovered(files_), "new");
+}
+
+TEST_F(CatalogSwap, AFailingOperationLeavesTheOldCatalogOrTheNewOne) {
+  bool succeeded = false;
+  for (std::size_t k = 0; !succeeded; ++k) {
+    ASSERT_LT(k, 100u);
+    files_ = FakeFileSystem();
+    SetUp();
+    files_.fail_operation(k, EIO);
+    const auto backup = swap_in_new_catalog(*root_, clock_);
+    files_.clear_faults();
+    succeeded = backup.has_value();
+    const std::string found = recovered(files_);
+    EXPECT_TRUE(found == "new" || (!succeeded && found == "old")) << k << ": " << found;
+  }
+}
+
+TEST_F(CatalogSwap, APowerCutLeavesTheOldCatalogOrTheNewOne) {
+  std::map<std::string, int> seen;
+  const auto cut = [&] {
+    files_.each_power_cut(512, [&](FakeFileSystem& image) {
+      const std::string found = recovered(image);
+      ++seen[found];
+      // The last rename may lose both names. Then there is still what it was made from, and the backup.
+      if (found == "not_found") {
+        EXPECT_EQ(content(image, backup_), "old");
+      } else {
+        EXPECT_TRUE(found == "old" || found == "new") << found;
+      }
+    });
+  };
+  files_.before_operation([&](const testing::Operation&) { cut(); });
+  ASSERT_EQ(verdict(swap_in_new_catalog(*root_, clock_)), "ok");
+  files_.before_operation({});
+  EXPECT_GT(seen["old"], 0);
+  EXPECT_GT(seen["new"], 0);
+  seen.clear();
+  cut();
+  EXPECT_EQ(seen.size(), 1u);
+  EXPECT_GT(seen["new"], 0);
 }
 
 }  // namespace rebuild_test
