@@ -1,5 +1,7 @@
 #include "store/object_batch.h"
 
+#include <set>
+
 #include "kvpack/core/pack.h"
 #include "store/damage.h"
 #include "store/quarantine.h"
@@ -47,7 +49,8 @@ Result<bool> has_equal_bytes(const File& target, std::uint64_t target_bytes, con
   return true;
 }
 
-/// A pack with other bytes may hold the same manifest: an encrypted one is salted anew each time.
+/// A pack with other bytes may hold the same manifest: an encrypted one is salted anew each time, and one
+/// that was saved without encryption is no damage either. As with chunks, what is there is used as it is.
 Result<bool> holds_same_manifest(const StoreContext& context, const File& target, std::uint64_t target_bytes,
                                  const StagedObject& object) {
   if (object.manifest == nullptr || target_bytes < kMinPackBytes || target_bytes > kMaxPackBytes)
@@ -56,7 +59,7 @@ Result<bool> holds_same_manifest(const StoreContext& context, const File& target
   KVPACK_TRY(read_exactly(target, 0, pack));
   const auto opened = open_pack(pack, context.keys());
   return opened.has_value() && opened->header.manifest_id == object.id &&
-         opened->header.encrypted == object.encrypted && opened->header.tenant == context.tenant &&
+         opened->header.tenant == context.tenant &&
          context.options.epochs.contains(opened->header.key_epoch) && opened->manifest == *object.manifest;
 }
 
@@ -220,15 +223,23 @@ Result<bool> object_is_whole(const StoreContext& context, ObjectKind kind, const
 
 Status link_objects(StoreContext& context, std::span<StagedObject> objects) {
   for (StagedObject& object : objects) KVPACK_TRY(object.file.sync());
-  DirtyDirectories dirty;
+  // All are linked before any directory is synced, so that one commit of the file system's journal serves
+  // all. Directories are not kept open meanwhile: a batch has too many.
+  std::set<std::pair<ObjectKind, std::string>> shards;
   bool partials_dirty = false;
   for (StagedObject& object : objects) {
-    KVPACK_TRY_ASSIGN(Directory* const shard, context.files.shard_for_writing(object.kind, object.id, dirty));
+    DirtyDirectories opened;
+    KVPACK_TRY_ASSIGN(Directory* const shard,
+                      context.files.shard_for_writing(object.kind, object.id, opened));
     KVPACK_TRY(link_object(context, *shard, object));
     KVPACK_TRY_ASSIGN(const bool named, object.file.finish());
     partials_dirty = partials_dirty || named;
+    shards.emplace(object.kind, shard_name(object.id));
   }
-  KVPACK_TRY(dirty.sync_all());
+  for (const auto& [kind, name] : shards) {
+    KVPACK_TRY_ASSIGN(const auto shard, context.files.objects(kind).open_directory(name));
+    KVPACK_TRY(shard->sync());
+  }
   if (partials_dirty) KVPACK_TRY(context.files.partials().sync());
   return success();
 }

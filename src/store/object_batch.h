@@ -54,7 +54,6 @@ struct StagedObject {
   StagedFile file;
   /// Of a manifest: what its pack holds, to be compared with a pack that is in its place already.
   const CutManifest* manifest = nullptr;
-  bool encrypted = false;        ///< Of a manifest: how its pack is stored.
   std::uint64_t file_bytes = 0;  ///< After link_objects: size of the file in the object's place.
 };
 

@@ -430,13 +430,12 @@ Status Upload::Session::link_manifests(const std::vector<ManifestToPublish>& man
                                        std::vector<std::uint64_t>& file_bytes) {
   std::vector<StagedObject> packs;
   for (const ManifestToPublish& entry : manifests) {
-    KVPACK_TRY_ASSIGN(const PackHeader header, check_pack_frame(entry.pack));
+    KVPACK_TRY(check_pack_frame(entry.pack));
     KVPACK_TRY_ASSIGN(StagedFile file, StagedFile::write(context_, entry.pack));
     packs.push_back({.kind = ObjectKind::kManifest,
                      .id = entry.manifest_id,
                      .file = std::move(file),
-                     .manifest = entry.manifest,
-                     .encrypted = header.encrypted});
+                     .manifest = entry.manifest});
     // Many packs are linked in several batches, for the sake of descriptors.
     if (packs.size() == kMaxBatchObjects || context_.staged_files >= kMaxStagedFiles ||
         &entry == &manifests.back()) {

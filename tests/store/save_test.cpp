@@ -888,7 +888,7 @@ TEST(StoreSave, WhateverWasSavedRestores) {
       request = input.request(exports ? SaveKind::kCutExport : SaveKind::kSingleCut);
       request.idempotency_key = Id32{sha256({le_bytes(round), le_bytes(step)})};
       if (!exports && parent) request.parent = parent->manifest_id;
-      request.encrypt = seed == 2;
+      request.encrypt = engine() % 2 == 0;
       request.checkpoint_stride_tokens = 256 * (1 + engine() % 3);
       request.spans.grain_tokens = 256 * (1 + engine() % 4);
       if (engine() % 4 == 0) request.spans.rule = SpanPolicy::Rule::kUpstream;
