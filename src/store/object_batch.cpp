@@ -1,6 +1,6 @@
 #include "store/object_batch.h"
 
-#include <set>
+#include <map>
 
 #include "kvpack/core/pack.h"
 #include "store/damage.h"
@@ -223,21 +223,23 @@ Result<bool> object_is_whole(const StoreContext& context, ObjectKind kind, const
 
 Status link_objects(StoreContext& context, std::span<StagedObject> objects) {
   for (StagedObject& object : objects) KVPACK_TRY(object.file.sync());
-  // All are linked before any directory is synced, so that one commit of the file system's journal serves
-  // all. Directories are not kept open meanwhile: a batch has too many.
-  std::set<std::pair<ObjectKind, std::string>> shards;
+  std::map<std::pair<ObjectKind, std::string>, std::vector<StagedObject*>> shards;
+  for (StagedObject& object : objects) shards[{object.kind, shard_name(object.id)}].push_back(&object);
   bool partials_dirty = false;
-  for (StagedObject& object : objects) {
+  for (const auto& [place, members] : shards) {
     DirtyDirectories opened;
     KVPACK_TRY_ASSIGN(Directory* const shard,
-                      context.files.shard_for_writing(object.kind, object.id, opened));
-    KVPACK_TRY(link_object(context, *shard, object));
-    KVPACK_TRY_ASSIGN(const bool named, object.file.finish());
-    partials_dirty = partials_dirty || named;
-    shards.emplace(object.kind, shard_name(object.id));
+                      context.files.shard_for_writing(place.first, members.front()->id, opened));
+    for (StagedObject* const object : members) {
+      KVPACK_TRY(link_object(context, *shard, *object));
+      KVPACK_TRY_ASSIGN(const bool named, object->file.finish());
+      partials_dirty = partials_dirty || named;
+    }
   }
-  for (const auto& [kind, name] : shards) {
-    KVPACK_TRY_ASSIGN(const auto shard, context.files.objects(kind).open_directory(name));
+  // All are linked before any directory is synced, so that one commit of the file system's journal serves
+  // all. Directories are not kept open meanwhile: a batch has too many.
+  for (const auto& [place, members] : shards) {
+    KVPACK_TRY_ASSIGN(const auto shard, context.files.objects(place.first).open_directory(place.second));
     KVPACK_TRY(shard->sync());
   }
   if (partials_dirty) KVPACK_TRY(context.files.partials().sync());

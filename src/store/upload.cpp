@@ -2,7 +2,6 @@
 
 #include <unordered_map>
 
-#include "kvpack/core/pack.h"
 #include "store/damage.h"
 #include "store/disk_reserve.h"
 #include "store/manifest_rows.h"
@@ -430,7 +429,6 @@ Status Upload::Session::link_manifests(const std::vector<ManifestToPublish>& man
                                        std::vector<std::uint64_t>& file_bytes) {
   std::vector<StagedObject> packs;
   for (const ManifestToPublish& entry : manifests) {
-    KVPACK_TRY(check_pack_frame(entry.pack));
     KVPACK_TRY_ASSIGN(StagedFile file, StagedFile::write(context_, entry.pack));
     packs.push_back({.kind = ObjectKind::kManifest,
                      .id = entry.manifest_id,

@@ -91,7 +91,8 @@ class Directory {
   /// Creates a file without a name, mode 0600, which vanishes unless it is linked.
   /// @return null where files without a name, or giving them one, are not supported
   virtual Result<std::unique_ptr<File>> create_unnamed() = 0;
-  /// Gives a file of create_unnamed of this directory its first name. Never replaces. @error kExpectation
+  /// Gives a file of create_unnamed, of any directory of this file system, its first name. Never replaces.
+  /// @error kExpectation
   virtual Status link_unnamed(File& file, std::string_view name) = 0;
 
   /// A second name for a file. Never replaces. `to` is of the same file system object. @error kExpectation
