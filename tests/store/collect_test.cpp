@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kvpack/store/upkeep.h"
+#include "store/disk_reserve.h"
 #include "store/maintain.h"
 #include "support/planted_store.h"
 #include "support/verdict.h"
@@ -531,20 +532,40 @@ TEST_F(StoreCollect, AFullDiskIsEmptiedWithTheRoomOfTheReserve) {
   f_.files.fail_verb("sync directory", ENOSPC);
   f_.files.before_operation([&](const testing::Operation& operation) {
     if (operation.verb == "unlink" && operation.path == reserve) f_.files.fail_verb("sync directory", 0);
-    if (operation.verb == "preallocate") {
-      EXPECT_EQ(operation.length, std::uint64_t{8} << 20);
-    }
   });
   EXPECT_EQ(collected().manifests_evicted, 1u);
-  EXPECT_TRUE(f_.files.file(reserve).has_value()) << "made again";
-  // A disk that stays full keeps no file that only pretends to be a reserve.
   f_.files.before_operation(nullptr);
-  f_.files.fail_verb("preallocate", ENOSPC);
-  collected();
+  EXPECT_TRUE(f_.files.file(reserve).has_value()) << "made again";
+}
+
+TEST_F(StoreCollect, TheReserveIsAsLargeAsTheDiskAllows) {
+  const std::string reserve = f_.options.root + "/reserve.bin";
+  std::vector<std::uint64_t> tried;
+  std::uint64_t free_bytes = 0;
+  f_.files.before_operation([&](const testing::Operation& operation) {
+    if (operation.verb != "preallocate") return;
+    EXPECT_EQ(operation.path, reserve);
+    tried.push_back(operation.length);
+    f_.files.fail_verb("preallocate", operation.length > free_bytes ? ENOSPC : 0);
+  });
+  const auto made = [&](std::uint64_t bytes) {
+    free_bytes = bytes;
+    tried.clear();
+    return make_reserve(context().files.root()).has_value() && f_.files.file(reserve).has_value();
+  };
+  constexpr std::uint64_t kMiB = 1 << 20;
+  EXPECT_TRUE(made(9 * kMiB));
+  EXPECT_EQ(tried, (std::vector{8 * kMiB}));
+  EXPECT_TRUE(made(6 * kMiB + 1));
+  EXPECT_EQ(tried, (std::vector{8 * kMiB, 7 * kMiB, 6 * kMiB}));
+  EXPECT_TRUE(made(kMiB / 2));
+  EXPECT_EQ(tried.back(), kMiB / 2);
+  // A file that only pretends to be a reserve is not kept.
+  EXPECT_FALSE(made(kMiB / 2 - 1));
   EXPECT_FALSE(f_.files.file(reserve).has_value());
+  EXPECT_TRUE(made(kMiB));
+  f_.files.before_operation(nullptr);
   f_.files.fail_verb("preallocate", 0);
-  collected();
-  EXPECT_TRUE(f_.files.file(reserve).has_value());
 }
 
 TEST_F(StoreCollect, AFullDiskThatTheReserveDoesNotHelpIsAnError) {
