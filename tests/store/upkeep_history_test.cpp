@@ -435,7 +435,7 @@ class History {
 };
 
 TEST(StoreUpkeepHistory, AnEvictionSucceedsWhenAndOnlyWhenSomethingMayGo) {
-  for (const std::uint64_t seed : {1, 2, 3}) {
+  for (const std::uint64_t seed : {1u, 2u, 3u}) {
     SCOPED_TRACE(seed);
     History history(seed);
     for (int step = 1; step <= 300; ++step) {
