@@ -71,12 +71,15 @@ Result<std::optional<KeyRing>> KeyOptions::load(FileSystem& fs) const {
     KVPACK_TRY_ASSIGN(EpochRoot own, load_epoch_key(fs, text));
     options.epoch_roots.push_back(std::move(own));
   }
-  if (epoch) {
-    const std::uint64_t oldest = *epoch >= kMaxReadableEpochs ? *epoch - (kMaxReadableEpochs - 1) : 1;
-    options.window = EpochWindow{.minimum_readable = min_epoch.value_or(oldest), .active = *epoch};
-  }
+  if (epoch) options.window = window();
   KVPACK_TRY_ASSIGN(KeyRing ring, KeyRing::create(std::move(options)));
   return std::optional<KeyRing>(std::move(ring));
+}
+
+EpochWindow KeyOptions::window() const noexcept {
+  const std::uint64_t active = write_epoch();
+  const std::uint64_t oldest = active >= kMaxReadableEpochs ? active - (kMaxReadableEpochs - 1) : 1;
+  return {.minimum_readable = min_epoch.value_or(oldest), .active = active};
 }
 
 Result<KeyRing> KeyOptions::require(FileSystem& fs) const {

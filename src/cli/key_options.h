@@ -21,6 +21,8 @@ struct KeyOptions {
 
   bool given() const noexcept { return !key_file.empty(); }
   std::uint64_t write_epoch() const noexcept { return epoch.value_or(1); }
+  /// The epochs that are read, for commands that need both bounds: 1 alone without --epoch.
+  EpochWindow window() const noexcept;
 
   void add_to(CLI::App& command);
 

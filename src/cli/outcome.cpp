@@ -204,32 +204,37 @@ constexpr std::int64_t kShowAfterNs = 500'000'000;
 constexpr std::int64_t kRedrawNs = 100'000'000;
 }  // namespace
 
-Progress::Progress(const Common& common, std::string label, std::uint64_t total_bytes)
-    : enabled_(!common.quiet && ::isatty(STDERR_FILENO) == 1 && total_bytes != 0),
+Progress::Progress(const Common& common, std::string label, std::optional<std::uint64_t> total, Unit unit)
+    : enabled_(!common.quiet && ::isatty(STDERR_FILENO) == 1 && total != std::uint64_t{0}),
       label_(std::move(label)),
-      total_bytes_(total_bytes),
+      total_(total),
+      unit_(unit),
       started_ns_(static_cast<std::int64_t>(SystemClock().monotonic_ns())) {}
 
 Progress::~Progress() {
   if (shown_) print(stderr, "\r\033[K");
 }
 
-void Progress::update(std::uint64_t done_bytes) {
+std::string Progress::line(std::uint64_t done, double seconds) const {
+  constexpr std::uint64_t kWidth = 30;
+  const double scale = unit_ == Unit::kBytes ? 1048576.0 : 1.0;
+  const std::string_view unit = unit_ == Unit::kBytes ? "MiB" : "objects";
+  const double amount = static_cast<double>(done) / scale;
+  if (!total_) return fmt::format("{} {:.0f} {}, {:.0f} {}/s", label_, amount, unit, amount / seconds, unit);
+  const double total = static_cast<double>(*total_) / scale;
+  const auto filled = static_cast<std::size_t>(amount / total * kWidth);
+  return fmt::format("{} [{}{}] {:.0f} of {:.0f} {}, {:.0f} {}/s", label_, std::string(filled, '#'),
+                     std::string(kWidth - filled, '.'), amount, total, unit, amount / seconds, unit);
+}
+
+void Progress::update(std::uint64_t done) {
   if (!enabled_) return;
   const auto now = static_cast<std::int64_t>(SystemClock().monotonic_ns());
   if (now - started_ns_ < kShowAfterNs || now - last_drawn_ns_ < kRedrawNs) return;
   last_drawn_ns_ = now;
   shown_ = true;
-  constexpr std::uint64_t kWidth = 30;
-  const std::uint64_t done = std::min(done_bytes, total_bytes_);
-  const auto filled =
-      static_cast<std::size_t>(static_cast<double>(done) / static_cast<double>(total_bytes_) * kWidth);
   const double seconds = static_cast<double>(now - started_ns_) / 1e9;
-  print(stderr,
-        fmt::format("\r{} [{}{}] {:.0f} of {:.0f} MiB, {:.0f} MiB/s", label_, std::string(filled, '#'),
-                    std::string(kWidth - filled, '.'), static_cast<double>(done) / 1048576.0,
-                    static_cast<double>(total_bytes_) / 1048576.0,
-                    static_cast<double>(done) / 1048576.0 / seconds));
+  print(stderr, "\r" + line(std::min(done, total_.value_or(done)), seconds) + "\033[K");
   std::fflush(stderr);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -84,21 +85,26 @@ class Reporter {
 };
 
 /// A progress bar on standard error, shown only when that is a terminal and the work takes long enough to be
-/// noticed.
+/// noticed. Work whose size nobody knows is counted without a bar.
 class Progress {
  public:
-  Progress(const Common& common, std::string label, std::uint64_t total_bytes);
+  enum class Unit : std::uint8_t { kBytes, kObjects };
+  Progress(const Common& common, std::string label, std::optional<std::uint64_t> total,
+           Unit unit = Unit::kBytes);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress();
   /// How much is done in all. One call at a time.
-  void update(std::uint64_t done_bytes);
+  void update(std::uint64_t done);
 
  private:
+  std::string line(std::uint64_t done, double seconds) const;
+
   bool shown_ = false;
   bool enabled_ = false;
   std::string label_;
-  std::uint64_t total_bytes_;
+  std::optional<std::uint64_t> total_;
+  Unit unit_;
   std::int64_t started_ns_;
   std::int64_t last_drawn_ns_ = 0;
 };

@@ -3,8 +3,8 @@
 
 #include "cli/commands.h"
 #include "cli/cut_files.h"
-#include "cli/description.h"
 #include "cli/key_options.h"
+#include "cli/plane_folder.h"
 #include "kvpack/core/cut_restore.h"
 
 namespace kvpack::cli {
@@ -30,19 +30,6 @@ std::uint64_t default_max_memory() {
   return static_cast<std::uint64_t>(pages) / 4 * 3 * static_cast<std::uint64_t>(page_bytes);
 }
 
-/// Chunk boundaries of each state over the whole chain.
-std::vector<std::vector<std::uint64_t>> chunk_tokens_of(const ManifestChain& chain) {
-  std::vector<std::vector<std::uint64_t>> counts(chain.head().family.states.size());
-  for (const ChainChunk& chunk : chain_chunks(chain))
-    counts[chunk.state_index].push_back(chunk.span.token_count);
-  return counts;
-}
-
-Status write_member(Directory& directory, const std::string& name, ByteSpan bytes) {
-  KVPACK_TRY_ASSIGN(auto file, directory.create(name));
-  return write_all(*file, 0, bytes);
-}
-
 Result<JsonValue> unpack(const Environment& environment, const UnpackOptions& options) {
   KVPACK_TRY_ASSIGN(const std::optional<KeyRing> keys, options.keys.load(*environment.fs));
   if (!keys && !options.integrity_only)
@@ -52,12 +39,7 @@ Result<JsonValue> unpack(const Environment& environment, const UnpackOptions& op
   if (!options.expect_file.empty()) {
     KVPACK_TRY_ASSIGN(expected, read_expectation(*environment.fs, options.expect_file));
   }
-  auto place = open_place(*environment.fs, options.out_folder);
-  if (!place.has_value()) return as_named_file(std::move(place.error()));
-  const auto taken = [&] {
-    return fail(ErrorCode::kExpectation, "target exists").with("object", options.out_folder);
-  };
-  if (place->directory->facts(place->name).has_value()) return taken();
+  KVPACK_TRY_ASSIGN(PlaneFolder folder, PlaneFolder::at(*environment.fs, options.out_folder));
   const KeyRing* ring = keys ? &*keys : nullptr;
   KVPACK_TRY_ASSIGN(OpenedCut cut, OpenedCut::open(*environment.fs, options.file, options.folders, ring));
   const CutManifest& head = cut.chain().head();
@@ -74,18 +56,7 @@ Result<JsonValue> unpack(const Environment& environment, const UnpackOptions& op
                                  .integrity_only = options.integrity_only,
                                  .parallelism = environment.common->parallelism()}));
 
-  KVPACK_TRY_ASSIGN(DirectoryPublication publication, DirectoryPublication::begin(*place->directory));
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < planes.size(); ++i) {
-    names.push_back(fmt::format("plane-{:05}.bin", i));
-    KVPACK_TRY(write_member(publication.directory(), names.back(), planes[i]));
-  }
-  const std::string description =
-      pretty_json_text(describe_cut(head, chunk_tokens_of(cut.chain()), names)) + "\n";
-  KVPACK_TRY(write_member(publication.directory(), "DESC.json", byte_view(description)));
-  auto published = publication.commit(place->name);
-  if (!published.has_value() && published.error().code == ErrorCode::kExpectation) return taken();
-  KVPACK_TRY(std::move(published));
+  KVPACK_TRY(folder.write(cut.chain(), planes));
 
   JsonValue result = JsonValue::object();
   result.set("ok", true);
