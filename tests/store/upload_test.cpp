@@ -61,8 +61,8 @@ TEST(Upload, APublishedCutCanBeFoundAndRestored) {
 }
 
 TEST(Upload, ASaveOfOneBatchIsFourCommits) {
-  MemoryRoom room;
   int commits = 0;
+  MemoryRoom room;
   room.context().catalog->on_commit([&](sqlite::Database&) { ++commits; });
   UploadableCut cut(*room.store, {});
   ASSERT_EQ(verdict_of(cut.save(1)), "success");
@@ -71,9 +71,9 @@ TEST(Upload, ASaveOfOneBatchIsFourCommits) {
 }
 
 TEST(Upload, ABatchEndsAtTwoHundredAndFiftySixObjects) {
+  int commits = 0;
   MemoryRoom room;
   UploadableCut cut(*room.store, cut_of_two_batches());
-  int commits = 0;
   room.context().catalog->on_commit([&](sqlite::Database&) { ++commits; });
   Upload upload = room.reserve(cut.declaration(1));
   commits = 0;

@@ -98,7 +98,8 @@ TEST(UploadThreads, ATakeOverWaitsForWhatIsBeingLinked) {
   rival.join();
   f.files.before_operation({});
   older.reset();
-  EXPECT_EQ(published, "success");
+  // Between its chunks and its manifests the older session links nothing, and may lose its key there.
+  EXPECT_TRUE(published == "success" || published == kSupersededVerdict) << published;
   EXPECT_EQ(rival_verdict, "success");
   expect_sound(*store);
   expect_no_orphans(*store);
