@@ -76,6 +76,8 @@ class DeepestSearch {
         // Everything was in place a moment ago.
         if (begun && restored.error().code == ErrorCode::kNotFound && is_about_object(restored.error()))
           return true;
+        // Not an object of ours: the sink says that something of its own is absent.
+        if (begun && restored.error().code == ErrorCode::kNotFound) return std::move(restored.error());
         KVPACK_TRY(faults_.pass_over(stage, std::move(restored.error()), cut.hit.token_count));
       }
       passed_over_.insert(cut.hit.manifest_id);

@@ -296,13 +296,12 @@ TEST(StoreRestore, ASinkThatThrowsIsAbortedAndResetToo) {
   }
 }
 
-TEST(StoreRestore, AnErrorOfTheSinkIsNeverTakenForDamage) {
+TEST(StoreRestore, AnErrorOfTheSinkIsNeverTakenForDamageOrAMiss) {
   class Misleading : public MemorySink {
    public:
     Id32 object;
-    Status commit_restore() override {
-      return fail(ErrorCode::kAuthentication, "mine").with("object", object.hex());
-    }
+    ErrorCode code = ErrorCode::kAuthentication;
+    Status commit_restore() override { return fail(code, "mine").with("object", object.hex()); }
   };
   StoreFixture f;
   const auto store = f.create();
@@ -312,6 +311,8 @@ TEST(StoreRestore, AnErrorOfTheSinkIsNeverTakenForDamage) {
   sink.object = chunks_of(*store, head)[0].object_key;
   EXPECT_EQ(verdict(restore_cut_of(*store, head, sink)), "authentication:mine");
   EXPECT_EQ(verdict(restore_deepest(*store, cut.query(), sink)), "authentication:mine");
+  sink.code = ErrorCode::kNotFound;
+  EXPECT_EQ(verdict(restore_deepest(*store, cut.query(), sink)), "not_found:mine");
   EXPECT_TRUE(f.faults.empty());
 }
 
