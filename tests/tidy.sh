@@ -3,6 +3,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 all_headers=$1/all_headers.cpp
-{ cd include && find kvpack -name '*.h' | sort | sed 's/.*/#include "&"/'; } >"$all_headers"
-clang-tidy --quiet --config-file=.clang-tidy "$all_headers" -- -std=c++20 -I"$PWD/include"
+(cd include && find kvpack -name '*.h' | sort | sed 's/.*/#include "&"/') >"$all_headers"
+clang-tidy --quiet --config-file="$PWD/.clang-tidy" "$all_headers" -- -std=c++20 -I"$PWD/include"
 echo "clang-tidy: clean"
