@@ -100,11 +100,11 @@ Result<std::shared_ptr<const OpenCut>> open_cut(const kvpack_cut_options& option
   KVPACK_TRY_ASSIGN(const ManifestLimits limits, read_limits(options.limits));
   KVPACK_TRY_ASSIGN(const Head head, read_head(options, *cut));
   KVPACK_TRY_ASSIGN(ManifestChain chain, open_chain(head.pack, *cut->objects, ring_of(cut->keys), limits));
-  cut->chain.emplace(std::move(chain));
+  cut->chain = std::make_shared<const ManifestChain>(std::move(chain));
   const std::uint64_t memory =
       options.max_memory_bytes == 0 ? kDefaultMaxRestoredBytes : options.max_memory_bytes;
   KVPACK_TRY_ASSIGN(RestorePlan plan, RestorePlan::create(*cut->chain, memory));
-  cut->plan.emplace(std::move(plan));
+  cut->plan = std::make_shared<const RestorePlan>(std::move(plan));
   cut->manifest_id = from_id(cut->chain->head_id());
   std::vector<Id32> ids;
   for (const ChainLink& link : cut->chain->links()) ids.push_back(link.manifest_id);

@@ -1,22 +1,11 @@
 // Saving a cut: planes are collected, then encoded into chunks that go to the caller.
 #include "handles.h"
-#include "kvpack/core/cut_builder.h"
 
 namespace kvpack::capi {
 
 namespace {
 
 constexpr std::uint64_t kCutBuilderOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_cut_builder_options, random_user);
-constexpr std::uint64_t kPlaneV0 = KVPACK_SIZE_UP_TO(kvpack_plane, reserved);
-
-Result<SpanPolicy> read_spans(const kvpack_cut_builder_options& options) {
-  SpanPolicy policy;
-  if (options.span_rule > KVPACK_SPANS_UPSTREAM) return bad_argument("span_rule", "is unknown");
-  if (options.span_rule == KVPACK_SPANS_UPSTREAM) policy.rule = SpanPolicy::Rule::kUpstream;
-  if (options.grain_tokens != 0) policy.grain_tokens = options.grain_tokens;
-  policy.window_grain_tokens = options.window_grain_tokens;
-  return policy;
-}
 
 /// Gives chunks to the caller as the library makes them.
 class ChunkCallback final : public ChunkSink {
@@ -43,6 +32,28 @@ class ChunkCallback final : public ChunkSink {
 };
 
 }  // namespace
+
+Result<SpanPolicy> read_spans(std::uint32_t rule, std::uint32_t grain_tokens,
+                              std::uint32_t window_grain_tokens) {
+  SpanPolicy policy;
+  if (rule > KVPACK_SPANS_UPSTREAM) return bad_argument("span_rule", "is unknown");
+  if (rule == KVPACK_SPANS_UPSTREAM) policy.rule = SpanPolicy::Rule::kUpstream;
+  if (grain_tokens != 0) policy.grain_tokens = grain_tokens;
+  policy.window_grain_tokens = window_grain_tokens;
+  return policy;
+}
+
+Result<std::vector<std::uint64_t>> read_plane_strides(const kvpack_plane& plane) {
+  KVPACK_TRY_ASSIGN(const auto strides,
+                    read_array(plane.byte_strides, plane.byte_stride_count, "byte_strides"));
+  if (strides.size() > kMaxRank) return bad_argument("byte_stride_count", "must be at most 8");
+  return std::vector<std::uint64_t>(strides.begin(), strides.end());
+}
+
+Result<std::uint16_t> read_sidecar_sinks(const kvpack_plane& plane) {
+  if (plane.sidecar_sinks > kMaxSidecarSinks) return bad_argument("sidecar_sinks", "must be at most 8");
+  return static_cast<std::uint16_t>(plane.sidecar_sinks);
+}
 
 }  // namespace kvpack::capi
 
@@ -104,7 +115,8 @@ Result<std::unique_ptr<kvpack_cut_builder>> make_builder(const kvpack_cut_builde
   builder->tokens.assign(tokens.begin(), tokens.end());
   KVPACK_TRY_ASSIGN(builder->auxiliary, read_auxiliary(options.auxiliary, options.auxiliary_count));
   if (options.known_cut != nullptr) builder->known_cut = to_cut(*options.known_cut);
-  KVPACK_TRY_ASSIGN(builder->spans, read_spans(options));
+  KVPACK_TRY_ASSIGN(builder->spans,
+                    read_spans(options.span_rule, options.grain_tokens, options.window_grain_tokens));
   KVPACK_TRY_ASSIGN(builder->encrypt_chunks, read_flag(options.encrypt_chunks, "encrypt_chunks"));
   KVPACK_TRY_ASSIGN(builder->encrypt_manifest, read_flag(options.encrypt_manifest, "encrypt_manifest"));
   KVPACK_TRY_ASSIGN(builder->parallelism, read_parallelism(options.parallelism));
@@ -126,10 +138,7 @@ Result<PlaneView> read_plane(const kvpack_plane& plane, std::uint64_t cut_tokens
   KVPACK_TRY(check_reserved(plane.reserved));
   PlaneView view;
   KVPACK_TRY_ASSIGN(view.bytes, read_bytes(plane.data, plane.data_size, "data"));
-  KVPACK_TRY_ASSIGN(const auto strides,
-                    read_array(plane.byte_strides, plane.byte_stride_count, "byte_strides"));
-  if (strides.size() > kMaxRank) return bad_argument("byte_stride_count", "must be at most 8");
-  view.byte_strides.assign(strides.begin(), strides.end());
+  KVPACK_TRY_ASSIGN(view.byte_strides, read_plane_strides(plane));
   view.token_start = plane.token_start;
   view.token_count = plane.token_count;
   if (plane.token_count == 0 && plane.token_start < cut_tokens)
@@ -185,10 +194,10 @@ kvpack_status kvpack_cut_builder_set_plane(kvpack_cut_builder* builder, uint64_t
     KVPACK_TRY(check_handle(builder, "builder"));
     KVPACK_TRY_ASSIGN(const std::size_t index, check_state_index(*builder, state_index));
     KVPACK_TRY_ASSIGN(const auto known, read_options(plane, kPlaneV0, "plane"));
-    if (known.sidecar_sinks > kMaxSidecarSinks) return bad_argument("sidecar_sinks", "must be at most 8");
+    KVPACK_TRY_ASSIGN(const std::uint16_t sinks, read_sidecar_sinks(known));
     KVPACK_TRY_ASSIGN(PlaneView view, read_plane(known, builder->token_count()));
     builder->planes[index] = std::move(view);
-    builder->sidecar_sinks[index] = static_cast<std::uint16_t>(known.sidecar_sinks);
+    builder->sidecar_sinks[index] = sinks;
     return success();
   });
 }

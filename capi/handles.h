@@ -6,6 +6,7 @@
 
 #include "internal.h"
 #include "kvpack/base/fs.h"
+#include "kvpack/core/cut_builder.h"
 #include "kvpack/core/cut_restore.h"
 #include "kvpack/core/expectation.h"
 #include "kvpack/core/keys.h"
@@ -41,8 +42,8 @@ namespace kvpack::capi {
 /// A ring, and what the shim needs beside it.
 struct KeyMaterial {
   KeyRing ring;
-  KeySchedule stable;         ///< For the keys that are the same in every epoch.
-  std::uint64_t write_epoch;  ///< Where the caller names none.
+  KeySchedule stable;  ///< For the keys that are the same in every epoch.
+  EpochWindow epochs;  ///< Where the caller names none: what is read, and what is written.
   kvpack_id tenant;
 };
 using Keys = std::shared_ptr<const KeyMaterial>;
@@ -85,9 +86,9 @@ struct OpenSet {
 struct OpenCut {
   Keys keys{};
   std::shared_ptr<OpenSet> set{};           ///< Where the cut comes from a set.
-  std::unique_ptr<ObjectSource> objects{};  ///< Of the set, or the caller's callbacks.
-  std::optional<ManifestChain> chain{};
-  std::optional<RestorePlan> plan{};
+  std::unique_ptr<ObjectSource> objects{};  ///< Of the set, the caller's callbacks, or none to be read.
+  std::shared_ptr<const ManifestChain> chain{};
+  std::shared_ptr<const RestorePlan> plan{};
   kvpack_id manifest_id{};
   kvpack_id restore_chain_id{};
 };
@@ -152,6 +153,15 @@ class Random final : public RandomSource {
   void* user_;
   SystemRandom system_{};
 };
+
+/// @error INVALID_ARGUMENT the rule is unknown
+Result<SpanPolicy> read_spans(std::uint32_t rule, std::uint32_t grain_tokens,
+                              std::uint32_t window_grain_tokens);
+
+/// One state's memory, as a save takes it. @error INVALID_ARGUMENT
+Result<std::vector<std::uint64_t>> read_plane_strides(const kvpack_plane& plane);
+Result<std::uint16_t> read_sidecar_sinks(const kvpack_plane& plane);
+inline constexpr std::uint64_t kPlaneV0 = KVPACK_SIZE_UP_TO(kvpack_plane, reserved);
 
 /// Fills a plane description from a state and where it lies.
 kvpack_plane_info describe_plane(const StaticState& fixed, const RealizedState& realized) noexcept;

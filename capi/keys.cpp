@@ -60,7 +60,7 @@ Result<Keys> make_keys(const kvpack_keys_options& options) {
   }
   KVPACK_TRY_ASSIGN(KeyRing made, KeyRing::create(std::move(ring)));
   return Keys(std::make_shared<const KeyMaterial>(
-      KeyMaterial{std::move(made), std::move(stable), window ? window->active : 1, from_id(tenant)}));
+      KeyMaterial{std::move(made), std::move(stable), window.value_or(EpochWindow{}), from_id(tenant)}));
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ Result<Keys> read_optional_keys(const kvpack_keys* keys) {
 }
 
 Result<std::shared_ptr<const KeySchedule>> schedule_to_write(const KeyMaterial& keys, std::uint64_t epoch) {
-  return keys.ring.schedule(epoch == 0 ? keys.write_epoch : epoch);
+  return keys.ring.schedule(epoch == 0 ? keys.epochs.active : epoch);
 }
 
 }  // namespace kvpack::capi

@@ -76,7 +76,7 @@ KVPACK_API const char* kvpack_version(void);
 
 /* 1 when the library has a feature, else 0, also for names that it does not know. Features: "codec"
  * (everything over bytes and callbacks), "files" (members called `path`), "json" (canonical JSON and proofs),
- * "handoff" (live transfers). */
+ * "handoff" (live transfers), "store" (stores in directories). */
 KVPACK_API int32_t kvpack_has_feature(const char* name);
 
 /* # Status codes and errors
@@ -1170,6 +1170,415 @@ KVPACK_API const char* kvpack_report_unchecked(const kvpack_report* report, uint
 
 /* Frees a report. */
 KVPACK_API void kvpack_report_free(kvpack_report* report);
+
+/* # Stores
+ *
+ * A durable store of cuts in one directory: saved under what they were computed from, found by their tokens.
+ * What the calls do and every text that they may refuse with is docs/operations.md. */
+
+/* An open store. May be used by several threads at once. One handle in any process writes, any number read.
+ * It closes when its handle and all holds of it have been freed. */
+typedef struct kvpack_store kvpack_store;
+
+/* What kind of object something happened to is said by KVPACK_RECORD; what was done about it, by this. */
+enum {
+  KVPACK_FAULT_SKIPPED = 1,    /* The cut was passed over; nothing was moved. */
+  KVPACK_FAULT_QUARANTINED = 2 /* The file was moved, and every cut that needs it was withdrawn. */
+};
+
+/* How close a store is to its quota. */
+enum {
+  KVPACK_PRESSURE_NORMAL = 0,
+  KVPACK_PRESSURE_EVICTING = 1,
+  KVPACK_PRESSURE_EMERGENCY = 2,
+  KVPACK_PRESSURE_PROMOTION_STOPPED = 3
+};
+
+/* An object that turned out absent or wrong. All pointers are good during the callback. */
+typedef struct kvpack_store_fault {
+  uint64_t struct_size;
+  kvpack_id id;         /* Object key of a chunk, or manifest id of a pack. */
+  uint32_t object;      /* KVPACK_RECORD. */
+  uint32_t action;      /* KVPACK_FAULT. */
+  uint64_t token_count; /* Of the cut in which it was met; 0 outside of a lookup. */
+  const char* path;     /* Of the object's file; ends with NUL. */
+  uint64_t path_size;
+  const kvpack_error* error; /* What is wrong. Belongs to the library. */
+} kvpack_store_fault;
+
+/* Told about every fault, by the thread that met it; several may call at once. May not use the store. */
+typedef void (*kvpack_fault_fn)(void* user, const kvpack_store_fault* fault);
+
+/* How full a store may get, in thousandths of its quota: stop < begin < emergency < promotion <= 1000, and
+ * quarantine <= 100. Fixed for good; every member counts as it is. */
+typedef struct kvpack_store_watermarks {
+  uint32_t stop;       /* Maintenance evicts down to this; by default 750. */
+  uint32_t begin;      /* Maintenance begins here; 850. */
+  uint32_t emergency;  /* Saves are refused here when nothing can be evicted; 920. */
+  uint32_t promotion;  /* Saves are refused here; 950. */
+  uint32_t quarantine; /* Share that damaged files may take; 10. */
+  uint32_t reserved;
+} kvpack_store_watermarks;
+
+/* Which store, with what keys and bounds. */
+typedef struct kvpack_store_options {
+  uint64_t struct_size;
+  const char* root;        /* Directory of the store: one root and one tenant. */
+  const kvpack_keys* keys; /* Of the tenant; must have every epoch from minimum_epoch to active_epoch. */
+  uint64_t active_epoch;   /* The epoch to write; 0: the ring's active one. */
+  uint64_t minimum_epoch;  /* Oldest epoch to read; 0: the oldest of the ring, not more than 63 below. */
+  uint64_t catalog_epoch;  /* 0: 1. */
+  uint64_t quota_bytes; /* Objects and what saves have reserved. 0: what the store has; a new one, 64 GiB. */
+  uint64_t staging_quota_bytes; /* Most that unfinished saves have reserved. 0: the same; a new one, all. */
+  const uint64_t* endurance_bytes_per_five_minutes; /* NULL: no limit. 0 refuses every write. */
+  const kvpack_store_watermarks* watermarks;        /* NULL: the defaults. */
+  uint64_t max_shadow_bytes;  /* Of all planes that are being restored or held; 0: half of the memory. */
+  uint64_t max_scratch_bytes; /* Of all buffers that encode or verify; 0: 256 MiB. */
+  uint64_t max_holds;         /* Most restored cuts that are held; 0: 1,024. */
+  uint32_t max_parallelism;   /* Most threads of one save or restore, at most 256; 0: 4. */
+  uint32_t strict;          /* 1: damage fails the call and nothing is moved. 0: it is quarantined and passed
+                             * over. */
+  kvpack_fault_fn on_fault; /* NULL: nobody is told. */
+  void* fault_user;         /* Must stay good until the store is closed. */
+} kvpack_store_options;
+
+/* What a store holds and what has happened to it. Counters go on from the day it was made; those of this
+ * handle are in them at once. */
+typedef struct kvpack_store_info {
+  uint64_t struct_size;
+  uint64_t quota_bytes;
+  uint64_t staging_quota_bytes;
+  uint64_t durable_bytes;  /* Of the objects. */
+  uint64_t reserved_bytes; /* By saves that have not ended. */
+  uint64_t shared_bytes;   /* What the same cuts would take more if no chunk were shared. */
+  uint64_t quarantine_bytes;
+  uint64_t quarantine_cap_bytes;
+  uint64_t manifests;
+  uint64_t chunks;
+  uint64_t pending_manifests; /* Being evicted, or damaged. */
+  uint64_t pending_chunks;
+  uint64_t active_uploads;
+  uint64_t holds; /* Of this handle. */
+  uint64_t key_epoch;
+  uint64_t minimum_epoch;
+  uint64_t catalog_epoch;
+  uint64_t created_unix_ns;
+  uint32_t pressure; /* KVPACK_PRESSURE. */
+  uint32_t read_only;
+  uint64_t saves_attempted;
+  uint64_t saves_committed;
+  uint64_t saves_replayed;
+  uint64_t saves_refused;
+  uint64_t save_bytes_written;
+  uint64_t save_bytes_shared;
+  uint64_t lookups_exact;
+  uint64_t lookups_ancestor;
+  uint64_t lookups_miss;
+  uint64_t lookups_fault;
+  uint64_t restores_attempted;
+  uint64_t restores_committed;
+  uint64_t restores_refused;
+  uint64_t restore_bytes;
+  uint64_t objects_quarantined;
+  uint64_t manifests_evicted;
+  uint64_t chunks_collected;
+  uint64_t bytes_collected;
+} kvpack_store_info;
+
+/* What one round of upkeep has done. */
+typedef struct kvpack_store_upkeep {
+  uint64_t struct_size;
+  uint64_t before_bytes; /* Durable and reserved bytes, and the head-room that was asked for. */
+  uint64_t after_bytes;
+  uint64_t manifests_evicted;
+  uint64_t chunks_collected;
+  uint64_t bytes_freed;
+  uint32_t emergency; /* 1: the store is still at the emergency mark or above. */
+  uint32_t blocked;   /* 1: the aim was not reached; everything that is left is in use. */
+} kvpack_store_upkeep;
+
+/* Makes a store in a directory that is absent, empty, or holds an interrupted creation.
+ *
+ * Errors: EXPECTATION the root is not empty; else as kvpack_store_open. */
+KVPACK_API kvpack_status kvpack_store_create(kvpack_store** out, const kvpack_store_options* options,
+                                             kvpack_error** error);
+
+/* Opens a store for writing and finishes whatever a crash has interrupted.
+ *
+ * Errors: STATE the configuration, permissions, a newer schema, or the catalog is missing; BUSY another
+ * handle writes; AUTHENTICATION the store belongs to another tenant or key; NOT_FOUND there is no such
+ * directory, or an epoch has no key; CATALOG, IO. */
+KVPACK_API kvpack_status kvpack_store_open(kvpack_store** out, const kvpack_store_options* options,
+                                           kvpack_error** error);
+
+/* Opens a store for looking up and restoring, beside a writer or without one. Quotas are ignored.
+ *
+ * Errors: as kvpack_store_open, but for BUSY. */
+KVPACK_API kvpack_status kvpack_store_open_read_only(kvpack_store** out, const kvpack_store_options* options,
+                                                     kvpack_error** error);
+
+/* Sizes, counts and counters, at a cost that does not depend on what is stored. Also of a reader.
+ *
+ * Errors: CATALOG, IO. */
+KVPACK_API kvpack_status kvpack_store_stats(kvpack_store* store, kvpack_store_info* out,
+                                            kvpack_error** error);
+
+/* Everything that is due: silent saves are ended, quarantine and history pruned, what cannot be found is
+ * collected, and above the mark `begin` the least recently used cuts are evicted down to `stop`, with
+ * `head_room_bytes` of the quota left free beyond that. `out` may be NULL.
+ *
+ * Errors: STATE the store is open for reading only; CATALOG, IO. */
+KVPACK_API kvpack_status kvpack_store_maintain(kvpack_store* store, kvpack_store_upkeep* out,
+                                               uint64_t head_room_bytes, kvpack_error** error);
+
+/* Removes what cannot be found any more: expired and damaged cuts, and chunks that no cut names. Works on a
+ * full disk. `out` may be NULL.
+ *
+ * Errors: as kvpack_store_maintain. */
+KVPACK_API kvpack_status kvpack_store_collect(kvpack_store* store, kvpack_store_upkeep* out,
+                                              kvpack_error** error);
+
+/* Evicts one cut and collects what only it has used. `out` may be NULL.
+ *
+ * Errors: NOT_FOUND there is no such cut; BUSY it is held, has descendants, or a save needs it; else as
+ * kvpack_store_maintain. */
+KVPACK_API kvpack_status kvpack_store_evict(kvpack_store* store, kvpack_store_upkeep* out,
+                                            const kvpack_id* manifest_id, kvpack_error** error);
+
+/* Frees a store. Without holds that are still there it closes, and its counters are written down. */
+KVPACK_API void kvpack_store_free(kvpack_store* store);
+
+/* # Saving into a store
+ *
+ * Planes in, and after one call a durable cut that can be found, or nothing. */
+
+/* What one save has published. Immutable. */
+typedef struct kvpack_store_saved kvpack_store_saved;
+
+/* What is to be saved. All memory keeps still during the call. */
+typedef struct kvpack_store_save_options {
+  uint64_t struct_size;
+  const kvpack_family* family;
+  kvpack_model model;
+  const uint32_t* tokens; /* The complete list of the cut, for a delta too. Never stored. */
+  uint64_t token_count;
+  const kvpack_auxiliary_input* auxiliary;
+  uint64_t auxiliary_count;
+  const kvpack_plane* planes; /* One per state, in the family's order; struct_size of the first says how far
+                               * they are apart. Each goes on to the end of the cut. */
+  uint64_t plane_count;
+  const uint32_t* atomic_groups; /* Per state, none 0: those of one group are restored together. NULL: all. */
+  const kvpack_id* parent; /* Writes a delta on this stored cut; on depth 7 a full manifest by reference. */
+  const kvpack_id* idempotency_key; /* Under which a retry is the same save. NULL: made of what is saved. */
+  uint64_t export_stride_tokens; /* A cut at every multiple, a multiple of 256, and at the end; 0: one cut. */
+  uint32_t span_rule;            /* KVPACK_SPANS, of one cut. */
+  uint32_t grain_tokens;         /* A multiple of 256; 0: 2048. */
+  uint32_t window_grain_tokens;  /* The same for tail-window states; 0: plain runs. */
+  uint32_t unencrypted;          /* 1: new objects are authenticated but not encrypted. */
+  uint32_t parallelism;          /* Threads; changes no byte. 0: as many as the store allows. */
+  uint32_t reserved;
+  uint64_t max_restored_bytes; /* What the cut may measure; 0: 4 TiB. */
+  uint64_t publication;        /* The caller's generation; 0: 1. */
+  uint64_t time_to_live_ms;    /* Then the cut is found no more; 0: no limit. */
+  const char* label;           /* Name of model and family for people, at most 16,384 bytes; no secret. */
+  uint64_t label_size;
+} kvpack_store_save_options;
+
+/* A cut that is in the store. Fixed for good. */
+typedef struct kvpack_stored_cut {
+  kvpack_id manifest_id;
+  kvpack_input_cut cut;
+  uint64_t restored_bytes; /* Payload of all planes. */
+  uint32_t depth;          /* Manifests between it and its full base. */
+  uint32_t reserved;
+} kvpack_stored_cut;
+
+/* What a save has cost. */
+typedef struct kvpack_store_saved_info {
+  uint64_t struct_size;
+  uint32_t replayed; /* 1: it was in the store already, and nothing has been written. */
+  uint32_t reserved;
+  uint64_t publication;
+  uint64_t source_bytes;         /* Plaintext of the chunks that were saved. */
+  uint64_t written_chunks;       /* Those that were encoded, */
+  uint64_t written_object_bytes; /* with their objects; */
+  uint64_t shared_chunks;        /* and those that the store had already. */
+  uint64_t shared_object_bytes;
+  uint64_t manifest_bytes;
+} kvpack_store_saved_info;
+
+/* Saves one cut, or one at every multiple of a stride, from planes in memory. All of it becomes durable and
+ * visible at once, or nothing stays of it; what the store has already is not written again.
+ *
+ * Errors: STATE, EXPECTATION, SEMANTICS, BOUNDS the request, the store is open for reading only, a plane is
+ * shorter than its shape, or a newer save took the key; NOT_FOUND the parent is not in the store;
+ * AUTHENTICATION, CHECKSUM the parent or what a replay meets is damaged; QUOTA max_restored_bytes, the
+ * memory limits or quotas of the store; ENDURANCE; CATALOG, IO. */
+KVPACK_API kvpack_status kvpack_store_save(kvpack_store* store, kvpack_store_saved** out,
+                                           const kvpack_store_save_options* options, kvpack_error** error);
+
+/* How many cuts were published; at least 1. */
+KVPACK_API uint64_t kvpack_store_saved_count(const kvpack_store_saved* saved);
+
+/* The cuts, ascending; the last is that of all tokens. */
+KVPACK_API const kvpack_stored_cut* kvpack_store_saved_cuts(const kvpack_store_saved* saved);
+
+/* What the save has cost. */
+KVPACK_API kvpack_status kvpack_store_saved_describe(const kvpack_store_saved* saved,
+                                                     kvpack_store_saved_info* out, kvpack_error** error);
+
+/* Frees what a save has given. */
+KVPACK_API void kvpack_store_saved_free(kvpack_store_saved* saved);
+
+/* # Restoring from a store
+ *
+ * The deepest cut of an input is found by its tokens, authenticated as a whole chain, and restored through a
+ * sink of the engine's. A miss is a success: there is nothing, and everything is to be computed. */
+
+/* The right to go on reading a restored cut: it stays in the store, and its memory stays accounted for, until
+ * the hold is released. One thread at a time. */
+typedef struct kvpack_store_hold kvpack_store_hold;
+
+/* By which another thread ends a restore. May be used by several threads at once, and for several restores.
+ */
+typedef struct kvpack_cancel kvpack_cancel;
+
+/* The input whose state is wanted. */
+typedef struct kvpack_store_query {
+  uint64_t struct_size;
+  kvpack_model model;
+  const kvpack_family* family;
+  const uint32_t* tokens; /* The complete list. Never stored. */
+  uint64_t token_count;
+  const kvpack_auxiliary_input* auxiliary;
+  uint64_t auxiliary_count;
+  uint64_t minimum_epoch; /* Cuts of older key epochs do not count; 0: the window of the store alone. */
+} kvpack_store_query;
+
+/* The deepest committed cut that is a prefix of an input. A hint: nothing has been authenticated. */
+typedef struct kvpack_store_hit {
+  uint64_t struct_size;
+  uint32_t found; /* 0: a miss; manifest_id and token_count are zero then. */
+  uint32_t reserved;
+  uint64_t token_count;
+  uint64_t suffix_tokens; /* Tokens behind the cut: what is left to compute. */
+  kvpack_id manifest_id;
+} kvpack_store_hit;
+
+/* The engine's side of a restore: a fresh generation of its state, which nothing live knows before `commit`.
+ * The order is begin; lend for each state; write; commit. After a failure of begin or of anything behind it
+ * come abort and reset, which may come again for the next cut that restore_deepest tries. All calls are made
+ * by the thread that restores. All but lend and reset are needed. */
+typedef struct kvpack_restore_sink {
+  uint64_t struct_size;
+  void* user;
+
+  /* Makes room for the cut, having compared it with its own: kvpack_cut_expect, kvpack_cut_state. The cut
+   * belongs to the library and is good until commit or abort has returned; its chunks are not to be read with
+   * it. */
+  kvpack_status (*begin)(void* user, const kvpack_cut* cut);
+
+  /* Lends `size` bytes of memory for a state, laid out as kvpack_cut_state says, or leaves `*data` NULL,
+   * which asks for write instead. Filled by several threads before the last check: undefined until commit.
+   * NULL: nothing is lent. */
+  kvpack_status (*lend)(void* user, uint64_t state_index, void** data, uint64_t size);
+
+  /* Takes a piece of a state that was not lent, after its last check, in any order. `offset` is in bytes of
+   * the row-major plane of the state. */
+  kvpack_status (*write)(void* user, uint64_t state_index, uint64_t offset, const uint8_t* data,
+                         uint64_t size);
+
+  /* Makes the whole generation live, at once. Every chunk has been verified. */
+  kvpack_status (*commit)(void* user);
+
+  /* Drops the generation that was begun, or the part of it that there is. */
+  void (*abort)(void* user);
+
+  /* After each abort: forces a known state, which matters when a commit has failed halfway. When it fails the
+   * restore ends with its error, and the engine's state is unknown. NULL: there is nothing to do. */
+  kvpack_status (*reset)(void* user);
+} kvpack_restore_sink;
+
+/* How a cut is restored. */
+typedef struct kvpack_store_restore_options {
+  uint64_t struct_size;
+  uint32_t parallelism; /* Threads, at most what the store allows; 0: as many. */
+  uint32_t reserved;
+  const kvpack_cancel* cancel; /* NULL: nobody ends it. */
+  const kvpack_limits* limits; /* NULL: the format's. */
+} kvpack_store_restore_options;
+
+/* What has been restored. */
+typedef struct kvpack_store_restored {
+  uint64_t struct_size;
+  uint32_t restored; /* 0: a miss; only suffix_tokens and fault_count say something then. */
+  uint32_t reserved;
+  kvpack_id manifest_id;
+  kvpack_input_cut cut;
+  uint64_t restored_bytes;
+  uint64_t suffix_tokens; /* Tokens of the input behind the cut: what is left to compute. */
+  uint64_t fault_count;   /* Deeper cuts that were passed over; on_fault of the store was told which. */
+} kvpack_store_restored;
+
+/* Finds the deepest cut of an input, at about the cost of its prefix nodes. Never waits for a writer.
+ *
+ * Errors: SEMANTICS an auxiliary input is zero; STATE the store directory was removed; CATALOG, IO. */
+KVPACK_API kvpack_status kvpack_store_find_deepest(kvpack_store* store, kvpack_store_hit* out,
+                                                   const kvpack_store_query* query, kvpack_error** error);
+
+/* Restores the deepest cut of an input that is whole. A damaged one is reported, quarantined and passed over;
+ * with options->strict of the store it is the error. `*hold` is NULL after a miss; with `hold` NULL the cut
+ * is released as soon as it is live. options may be NULL.
+ *
+ * Errors: as kvpack_store_find_deepest and kvpack_store_restore. */
+KVPACK_API kvpack_status kvpack_store_restore_deepest(kvpack_store* store, kvpack_store_restored* out,
+                                                      kvpack_store_hold** hold,
+                                                      const kvpack_store_query* query,
+                                                      const kvpack_restore_sink* sink,
+                                                      const kvpack_store_restore_options* options,
+                                                      kvpack_error** error);
+
+/* Restores one cut of the store, whatever it was computed from; `begin` of the sink judges it. Outputs as
+ * those of kvpack_store_restore_deepest, but nothing is passed over and nothing is behind the cut. options
+ * may be NULL.
+ *
+ * Errors: NOT_FOUND the cut or a file of it is not there; QUOTA memory limits or max_parallelism of the
+ * store; CANCELLED; the first failure among manifests and chunks: AUTHENTICATION, BOUNDS, BAD_MAGIC,
+ * RESERVED, TRUNCATED, CODEC, CHECKSUM, SEMANTICS, GRAPH, UNKNOWN_ENUM, with object, layer, state and tokens;
+ * what the sink returns, with callback and returned; CATALOG, IO. */
+KVPACK_API kvpack_status kvpack_store_restore(kvpack_store* store, kvpack_store_restored* out,
+                                              kvpack_store_hold** hold, const kvpack_id* manifest_id,
+                                              const kvpack_restore_sink* sink,
+                                              const kvpack_store_restore_options* options,
+                                              kvpack_error** error);
+
+/* Names a hold, for kvpack_store_release. */
+KVPACK_API const kvpack_id* kvpack_store_hold_id(const kvpack_store_hold* hold);
+
+/* Says that the engine no longer needs the cut. The handle has yet to be freed.
+ *
+ * Errors: STATE it has been released already. */
+KVPACK_API kvpack_status kvpack_store_hold_release(kvpack_store_hold* hold, kvpack_error** error);
+
+/* Frees the handle of a hold. Releases nothing: the engine may still be reading, and the cut is held until
+ * kvpack_store_release or until the store is closed. */
+KVPACK_API void kvpack_store_hold_free(kvpack_store_hold* hold);
+
+/* Releases a hold whose handle is gone.
+ *
+ * Errors: STATE it is unknown, or has been released already. */
+KVPACK_API kvpack_status kvpack_store_release(kvpack_store* store, const kvpack_id* hold_id,
+                                              kvpack_error** error);
+
+/* Makes what a restore can be ended by. */
+KVPACK_API kvpack_status kvpack_cancel_new(kvpack_cancel** out, kvpack_error** error);
+
+/* Ends every restore that has been given it, now and later, with KVPACK_ERR_CANCELLED, unless it is past its
+ * last chunk. */
+KVPACK_API void kvpack_cancel_request(kvpack_cancel* cancel);
+
+/* Frees it; restores that have it go on. */
+KVPACK_API void kvpack_cancel_free(kvpack_cancel* cancel);
 
 /* # Manifests and packs
  *

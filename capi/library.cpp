@@ -146,7 +146,7 @@ const char* kvpack_version(void) {
 }
 
 int32_t kvpack_has_feature(const char* name) {
-  static constexpr std::array<std::string_view, 4> kFeatures{"codec", "files", "json", "handoff"};
+  static constexpr std::array<std::string_view, 5> kFeatures{"codec", "files", "json", "handoff", "store"};
   return name != nullptr && std::ranges::find(kFeatures, std::string_view(name)) != kFeatures.end() ? 1 : 0;
 }
 

@@ -74,7 +74,7 @@ Result<SetTarget> read_target(const kvpack_pack_set_writer_options* options) {
     return bad_argument("append", "or path must be given, and not both");
   SetTarget target;
   target.keys = known.keys->keys;
-  target.epoch = known.epoch == 0 ? target.keys->write_epoch : known.epoch;
+  target.epoch = known.epoch == 0 ? target.keys->epochs.active : known.epoch;
   KVPACK_TRY(target.keys->ring.schedule(target.epoch));
   if (known.path != nullptr) {
     KVPACK_TRY_ASSIGN(target.file, FileTarget::begin(known.path));

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs the examples as a person would: a key file, a set saved and restored, refusals, the set verified.
-# usage: run_examples.sh FOLDER SAVE_RESTORE README [VALGRIND]
+# Runs the examples as a person would: a key file, a set saved and restored, refusals, the set verified, a store.
+# usage: run_examples.sh FOLDER SAVE_RESTORE README STORE [VALGRIND]
 set -eu
-folder=$1 save_restore=$2 readme=$3 valgrind=${4:-}
+folder=$1 save_restore=$2 readme=$3 store=$4 valgrind=${5:-}
 rm -rf "$folder"
 mkdir -p "$folder"
 (umask 077 && head -c 32 /dev/urandom >"$folder/store.key")
@@ -29,9 +29,19 @@ if output=$("$readme" "$folder/other.key" "$folder/session.kvset"); then exit 1;
 want "refused: authentication: " "$output"
 say "$output"
 
+output=$("$store" "$folder")
+want "saved: a cut of 256 tokens" "$output"
+want "saved: a cut of 700 tokens" "$output"
+want "found: 512 tokens, 488 are left to compute" "$output"
+want "store: 3 cuts, " "$output"
+want "restored: as if everything had been computed" "$output"
+say "$output"
+
 if [ -n "$valgrind" ]; then
-  rm "$folder/session.kvset"
+  rm -r "$folder/session.kvset" "$folder/store"
   "$valgrind" --quiet --leak-check=full --show-leak-kinds=all --errors-for-leak-kinds=definite,indirect,possible \
     --error-exitcode=9 "$save_restore" "$folder" >/dev/null
+  "$valgrind" --quiet --leak-check=full --show-leak-kinds=all --errors-for-leak-kinds=definite,indirect,possible \
+    --error-exitcode=9 "$store" "$folder" >/dev/null
   say "valgrind: clean"
 fi

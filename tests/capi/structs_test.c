@@ -19,6 +19,8 @@ static void sizes_stay(void) {
   FIXED(kvpack_epoch_root, 32);
   FIXED(kvpack_shadow, 32);
   FIXED(kvpack_plane_shape, 32);
+  FIXED(kvpack_store_watermarks, 24);
+  FIXED(kvpack_stored_cut, 120);
   FIRST_VERSION(kvpack_keys_options, 96);
   FIRST_VERSION(kvpack_family_options, 112);
   FIRST_VERSION(kvpack_state_options, 80);
@@ -45,6 +47,17 @@ static void sizes_stay(void) {
   FIRST_VERSION(kvpack_chunk_expectation, 56);
   FIRST_VERSION(kvpack_chunk_info, 216);
   FIRST_VERSION(kvpack_object_key_options, 88);
+  FIRST_VERSION(kvpack_store_options, 128);
+  FIRST_VERSION(kvpack_store_fault, 80);
+  FIRST_VERSION(kvpack_store_info, 296);
+  FIRST_VERSION(kvpack_store_upkeep, 56);
+  FIRST_VERSION(kvpack_store_save_options, 320);
+  FIRST_VERSION(kvpack_store_saved_info, 72);
+  FIRST_VERSION(kvpack_store_query, 216);
+  FIRST_VERSION(kvpack_store_hit, 64);
+  FIRST_VERSION(kvpack_restore_sink, 64);
+  FIRST_VERSION(kvpack_store_restore_options, 32);
+  FIRST_VERSION(kvpack_store_restored, 144);
 }
 
 /* A struct of a newer caller: ours, and a tail that this library does not know. */
@@ -128,6 +141,7 @@ static void every_options_struct_is_checked(void) {
   kvpack_pack_set_writer* writer = NULL;
   kvpack_pack_set* set = NULL;
   kvpack_manifest* manifest = NULL;
+  kvpack_store* store = NULL;
   kvpack_pack_header header;
 #define EXPECT_UNKNOWN_SIZE(call) EXPECT_REFUSED(call, KVPACK_ERR_STRUCT_SIZE, NULL)
   EXPECT_UNKNOWN_SIZE(kvpack_keys_new(&other_keys, (const kvpack_keys_options*)&none, &error));
@@ -144,6 +158,7 @@ static void every_options_struct_is_checked(void) {
   EXPECT_UNKNOWN_SIZE(kvpack_chunk_encode(&ref, NULL, 0, (const kvpack_chunk_options*)&none, &error));
   EXPECT_UNKNOWN_SIZE(
       kvpack_chunk_decode(NULL, 0, "", 0, (const kvpack_chunk_expectation*)&none, NULL, &error));
+  EXPECT_UNKNOWN_SIZE(kvpack_store_open(&store, (const kvpack_store_options*)&none, &error));
   EXPECT_UNKNOWN_SIZE(kvpack_object_key(&id, (const kvpack_object_key_options*)&none, &error));
 #undef EXPECT_UNKNOWN_SIZE
   kvpack_family_builder_free(families);

@@ -1,0 +1,20 @@
+/// What the files of the store share: the open store behind its handle.
+#pragma once
+
+#include "handles.h"
+#include "kvpack/store/store.h"
+
+namespace kvpack::capi {
+
+/// An open store. Holds keep it open.
+struct OpenStore {
+  Keys keys;
+  std::unique_ptr<Store> store;
+};
+
+}  // namespace kvpack::capi
+
+struct kvpack_store final : kvpack::capi::Handle<kvpack::capi::handle_tag("KVstore")> {
+  explicit kvpack_store(std::shared_ptr<kvpack::capi::OpenStore> given) noexcept : open(std::move(given)) {}
+  std::shared_ptr<kvpack::capi::OpenStore> open;
+};
