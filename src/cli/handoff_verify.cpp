@@ -2,9 +2,9 @@
 
 #include "cli/cut_files.h"
 #include "cli/handoff_command.h"
-#include "cli/span_schedule.h"
 #include "kvpack/handoff/mac_key_file.h"
 #include "kvpack/handoff/receive_loop.h"
+#include "kvpack/muse/span_schedule.h"
 
 namespace kvpack::cli {
 
@@ -121,7 +121,7 @@ Result<handoff::ReceivePolicy> make_policy(const Environment& environment,
   if (options.max_segments) policy.max_segments = options.max_segments;
   policy.max_total_bytes = options.max_total_bytes;
   policy.recorded = true;
-  policy.schedule = span_schedule;
+  policy.schedule = muse::span_schedule;
   if (!options.schedule_file.empty()) {
     KVPACK_TRY_ASSIGN(policy.schedule, read_schedule(*environment.fs, options.schedule_file));
   }

@@ -5,8 +5,8 @@
 #include "kvpack/handoff/kvhf_begin.h"
 #include "kvpack/handoff/receive_loop.h"
 #include "kvpack/handoff/sender.h"
+#include "kvpack/muse/span_schedule.h"
 #include "support/ledger_model.h"
-#include "support/span_schedule.h"
 
 namespace kvpack::conformance {
 
@@ -465,7 +465,7 @@ class HandoffOperations {
     KVPACK_TRY(a.end());
     if (max_segments.has_value()) context.policy.max_segments = static_cast<std::uint32_t>(*max_segments);
     context.policy.times.reset();
-    context.policy.schedule = kvpack::testing::span_schedule;
+    context.policy.schedule = muse::span_schedule;
     context_ = std::make_unique<StreamContext>(std::move(context));
     context_->policy.keys = {{context_->key_id, context_->minimum_epoch, &context_->key}};
     return Words();
@@ -537,7 +537,7 @@ class HandoffOperations {
     KVPACK_TRY_ASSIGN(expected.held_token_ids, tokens(a));
     KVPACK_TRY_ASSIGN(const bool strict, flag(a));
     KVPACK_TRY(a.end());
-    KVPACK_TRY(handoff::admit_request(manifest, cut, expected, kvpack::testing::span_schedule, strict));
+    KVPACK_TRY(handoff::admit_request(manifest, cut, expected, muse::span_schedule, strict));
     return Words();
   }
   static Result<Words> judge_times(Arguments& a) {
@@ -561,33 +561,25 @@ class HandoffOperations {
     KVPACK_TRY_ASSIGN(const std::uint64_t cut, a.number());
     KVPACK_TRY_ASSIGN(const auto geometry, a.optional_bytes());
     KVPACK_TRY(a.end());
-    if (geometry.has_value() && geometry->size() != 16) return fault("a draft geometry is four numbers");
-    const auto target = kvpack::testing::span_schedule(position, cut);
+    std::optional<muse::DflashGeometry> draft;
+    if (geometry.has_value()) {
+      if (geometry->size() != 16) return fault("a draft geometry is four numbers");
+      const auto field = [&](std::size_t i) { return load_le<std::uint32_t>(*geometry, 4 * i); };
+      draft = {field(0), field(1), field(2), field(3)};
+      if (!muse::is_bounded(*draft)) return fault("a draft geometry is out of bounds");
+    }
+    const auto target = muse::span_schedule(position, cut);
     if (!target.has_value()) return Words().text("none");
     Bytes json;
     JsonWriter writer(json);
     writer.open_array();
     std::uint32_t sequence = 0;
     for (const handoff::ScheduleRow& row : *target) write_row("target", row, sequence++, writer);
-    if (geometry.has_value())
-      for (const handoff::ScheduleRow& row : draft_rows(position, *geometry))
+    if (draft.has_value())
+      for (const handoff::ScheduleRow& row : muse::dflash_schedule(position, *draft))
         write_row("dflash", row, sequence++, writer);
     writer.close_array();
     return Words().bytes(json);
-  }
-  // The segments of a draft context, which no cut changes: layers, elements, sink, window.
-  static std::vector<handoff::ScheduleRow> draft_rows(std::uint64_t position, ByteSpan geometry) {
-    const auto field = [&](std::size_t i) { return load_le<std::uint32_t>(geometry, 4 * i); };
-    const std::uint64_t sink = field(2);
-    const std::uint64_t window = field(3);
-    std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges{{0, position}};
-    if (position > sink + window) ranges = {{0, sink}, {position - window, window}};
-    std::vector<handoff::ScheduleRow> rows;
-    for (std::uint32_t layer = 0; layer < field(0); ++layer)
-      for (const auto role : {handoff::SegmentRole::kDflashKey, handoff::SegmentRole::kDflashValue})
-        for (const auto& [start, count] : ranges)
-          rows.push_back({role, layer, start, count, "f32_le", field(1)});
-    return rows;
   }
   // A descriptor without its digest.
   static void write_row(std::string_view component_id, const handoff::ScheduleRow& row,

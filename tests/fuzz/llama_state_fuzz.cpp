@@ -1,11 +1,13 @@
 // Input: 8 bytes that choose a small layout, token count and form, then a state. Whatever is accepted has the
 // announced size, and its planes written in position order give the same planes again, in every form.
-#include "engine/llama_state.h"
+#include "kvpack/muse/llama_state.h"
 
 #include <cstdlib>
 
 namespace kvpack::llama_state_fuzz {
 namespace {
+
+namespace llama = muse::llama;
 
 void require(bool holds) {
   if (!holds) std::abort();

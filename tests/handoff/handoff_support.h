@@ -11,14 +11,14 @@
 
 #include "kvpack/handoff/receive_loop.h"
 #include "kvpack/handoff/sender.h"
+#include "kvpack/muse/span_schedule.h"
 #include "support/paths.h"
-#include "support/span_schedule.h"
 #include "support/verdict.h"
 
 namespace kvpack::handoff::testing {
 
-using kvpack::testing::span_schedule;
 using kvpack::testing::verdict;
+using muse::span_schedule;
 
 inline Bytes read_source_file(const std::string& name) {
   std::ifstream file(kvpack::testing::source_dir() + "/" + name, std::ios::binary);

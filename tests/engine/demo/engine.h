@@ -10,10 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/llama_state.h"
 #include "kvpack/core/ids.h"
+#include "kvpack/muse/llama_state.h"
 
 namespace kvpack::demo {
+
+namespace llama = muse::llama;
 
 inline constexpr std::uint32_t kVocabulary = 512;
 

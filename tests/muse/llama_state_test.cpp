@@ -1,5 +1,5 @@
 // The state of llama.cpp without llama.cpp: every state here is put together by hand, field by field.
-#include "engine/llama_state.h"
+#include "kvpack/muse/llama_state.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-namespace kvpack::llama {
+namespace kvpack::muse::llama {
 namespace {
 
 /// Two caches, two layers and one, rows of 4 and 6 bytes, a window of 3 in the second.
@@ -397,4 +397,4 @@ TEST(LlamaState, MuseWindowPastItsSeamRoundTrips) {
 }
 
 }  // namespace
-}  // namespace kvpack::llama
+}  // namespace kvpack::muse::llama

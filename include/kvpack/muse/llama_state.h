@@ -3,7 +3,8 @@
 /// The state does not describe itself: which layers it holds, whether V lies transposed, even how many parts
 /// there are follows from the model and the context. So nothing is guessed here. The caller says what the
 /// model writes (StateLayout), how many tokens the sequence has, and in which form its context keeps them
-/// (StateForm); every field that says something else is refused. The layout of the bytes: README.md.
+/// (StateForm); every field that says something else is refused. The layout of the bytes: docs/llama-cpp.md
+/// §The sequence state.
 ///
 /// A plane is the rows of one layer and side in position order, `[tokens][row bytes]`, for Muse
 /// `[tokens][kv_heads 2][head_dim 128]` in f16. Where a row lies in the state depends on the engine's past,
@@ -20,8 +21,9 @@
 
 #include "kvpack/base/bytes.h"
 #include "kvpack/base/result.h"
+#include "kvpack/muse/geometry.h"
 
-namespace kvpack::llama {
+namespace kvpack::muse::llama {
 
 inline constexpr std::uint32_t kSequenceMagic = 0xaf143cd8;
 inline constexpr std::uint64_t kMaxTokens = std::numeric_limits<std::int32_t>::max();
@@ -117,11 +119,10 @@ std::vector<CacheView> view_planes(const std::vector<CachePlanes>& caches);
 // ---------------------------------------------------------------------------------------------------------------
 
 inline StateLayout muse_glimmer_layout() {
-  constexpr std::uint32_t kLayers = 52, kWindowTokens = 2048, kRowBytes = 2 * 128 * 2;
   CacheLayout full{{}, 0, kTypeF16, kTypeF16, kRowBytes, kRowBytes, 2};
   CacheLayout sliding{{}, kWindowTokens, kTypeF16, kTypeF16, kRowBytes, kRowBytes, 2};
   for (std::uint32_t layer = 0; layer < kLayers; ++layer)
-    (layer % 4 == 3 ? full : sliding).layers.push_back(layer);
+    (is_sliding(layer) ? sliding : full).layers.push_back(layer);
   return {{std::move(full), std::move(sliding)}};
 }
 
@@ -394,4 +395,4 @@ inline Result<Bytes> write_state(const std::vector<CacheView>& caches, const Sta
   return std::move(out).take();
 }
 
-}  // namespace kvpack::llama
+}  // namespace kvpack::muse::llama
