@@ -1,4 +1,4 @@
-/// The numbers of Muse Glimmer 30B that its caches are made of. docs/adapters.md
+/// The numbers of Muse Glimmer 30B that its caches are made of. docs/format/muse.md
 #pragma once
 
 #include <algorithm>
