@@ -40,7 +40,8 @@ class SharedBytes {
 
   /// Equal bytes, wherever they lie.
   friend bool operator==(const SharedBytes& a, const SharedBytes& b) noexcept {
-    return std::ranges::equal(a.view_, b.view_);
+    return a.size() == b.size() &&
+           (a.empty() || std::memcmp(a.view_.data(), b.view_.data(), a.size()) == 0);
   }
 
  private:
