@@ -5,9 +5,13 @@
 #include <random>
 
 #include "kvpack/base/hex.h"
+#include "muse/muse_vectors.h"
 
 namespace kvpack::muse {
 namespace relocation_test {
+
+using muse::testing::vector_at;
+using muse::testing::vector_text;
 
 constexpr const char* kWidth = "expectation:relocate: invalid rotary width / kv_heads for delta-rotation";
 constexpr const char* kBase =
@@ -43,51 +47,37 @@ std::string verdict(const Result<RelocationAction>& result) {
   return result.has_value() ? "ok" : result.error().verdict();
 }
 
-TEST(MuseRelocation, MatchesTheKnownRotations) {  // source: a generator that shares no code with this one
+TEST(MuseRelocation, MatchesTheKnownRotations) {
   const Bytes token = known_token();
-  ASSERT_EQ(to_hex(sha256(token)), "1b4328248b07b879fc472dfed3fd8bc20df6b678ec99153869612cc063b9223f");
-  struct Answer {
-    std::int64_t delta;
-    const char* first_bytes;
-    const char* last_bytes;
-    const char* digest;
-  };
-  const Answer answers[] = {{1, "05bc23c2b241feb8d4bd3c3e55bfb8b8", "804000bf8038c04180bcc03ca0c100b8",
-                             "63dfff4ef17cfe842efc72cdf8de173677a895874a8e460f6073e7f418d8adfa"},
-                            {-1, "bfc0624051ba9dc1a53c283f88bd5c3d", "804000bf8038c04180bcc03ca0c100b8",
-                             "68a290be304e3fdb095dc6c1ede693744458e7746fc5546bf06ef09c0c0d31c6"},
-                            {512, "5c427e38cd38b54188bc3b3facbf6cb1", "8240fbbe7538c14182bcbe3ca0c107b8",
-                             "2161d667c0ff43ff95ee40e6058117d477336b6969e31729d68254ba636ccbfd"},
-                            {-2048, "6dc100bf6fbc65412840bbb773b0ae3f", "784015bfad38be4178bcc73ca1c1c6b7",
-                             "679948011449a5ebd7b806bbbc2f3d668ee1a4bde3c0942befaffd64803de7db"},
-                            {131072, "8cbb2d42dfbf4d4041c0273101bed23c", "b041feb1bdba9d41fbbd4e3905c175bd",
-                             "f2cf9cdc71738599d046d4ffd9f503bbae0815a160612ff3a5bb7fed0c4e0ccd"}};
-  for (const Answer& answer : answers) {
+  ASSERT_EQ(to_hex(sha256(token)), vector_text({"relocation_muse_swa_k", "input_sha256"}));
+  for (const std::int64_t delta : {1, -1, 512, -2048, 131'072}) {
+    const std::string name = "delta_" + std::to_string(delta);
     Bytes plane = token;
-    const auto action = relocate_plane(kMuseSliding, "attn.k", plane, answer.delta);
+    const auto action = relocate_plane(kMuseSliding, "attn.k", plane, delta);
     ASSERT_EQ(verdict(action), "ok");
     EXPECT_EQ(*action, RelocationAction::kDeltaRotated);
-    EXPECT_EQ(to_hex(ByteSpan(plane).first(16)), answer.first_bytes) << answer.delta;
-    EXPECT_EQ(to_hex(ByteSpan(plane).last(16)), answer.last_bytes) << answer.delta;
+    EXPECT_EQ(to_hex(ByteSpan(plane).first(16)),
+              vector_text({"relocation_muse_swa_k", name, "first_16_bytes"}));
+    EXPECT_EQ(to_hex(ByteSpan(plane).last(16)),
+              vector_text({"relocation_muse_swa_k", name, "last_16_bytes"}));
 #ifdef __GLIBC__  // Another mathematical library may round a sine differently.
-    EXPECT_EQ(to_hex(sha256(plane)), answer.digest) << answer.delta;
+    EXPECT_EQ(to_hex(sha256(plane)), vector_text({"relocation_muse_swa_k", name, "sha256"})) << name;
 #endif
     Bytes elsewhere(plane.size());
-    ASSERT_EQ(verdict(relocate_plane_into(kMuseSliding, "attn.k", token, elsewhere, answer.delta)), "ok");
-    EXPECT_EQ(elsewhere, plane) << answer.delta;
+    ASSERT_EQ(verdict(relocate_plane_into(kMuseSliding, "attn.k", token, elsewhere, delta)), "ok");
+    EXPECT_EQ(elsewhere, plane) << name;
   }
 }
 
 TEST(MuseRelocation, RoundsToHalfAsTheFormatSays) {
-  const std::pair<std::uint32_t, std::uint16_t> answers[] = {
-      {0x00000000, 0x0000}, {0x80000000, 0x8000}, {0x3f800000, 0x3c00}, {0xc0000000, 0xc000},
-      {0x477fe000, 0x7bff}, {0x477fef00, 0x7bff}, {0x477ff000, 0x7c00}, {0x3f801000, 0x3c00},
-      {0x3f801008, 0x3c01}, {0x38800000, 0x0400}, {0x33800000, 0x0001}, {0x33000000, 0x0000},
-      {0x33400000, 0x0000}, {0x33c00000, 0x0002}};
-  for (const auto& [single, half] : answers) {
+  const JsonObject& answers = *vector_at({"f32_to_f16"}).as_object();
+  ASSERT_GE(answers.size(), 14U);
+  for (const JsonMember& answer : answers) {
+    const auto single = static_cast<std::uint32_t>(std::stoul(answer.key, nullptr, 16));
     Bytes stored(2);
     detail::store_half(stored, 0, std::bit_cast<float>(single));
-    EXPECT_EQ(load_le<std::uint16_t>(stored, 0), half) << std::hex << single;
+    EXPECT_EQ(load_le<std::uint16_t>(stored, 0), std::stoul(*answer.value.as_string(), nullptr, 16))
+        << answer.key;
   }
 }
 
