@@ -37,6 +37,8 @@ struct MuseConfig {
   std::optional<std::uint32_t> bos_token_id{};
   std::vector<std::uint32_t> eos_tokens{};
 
+  /// Elements of one query row.
+  std::uint64_t attn_dim() const noexcept { return n_heads * head_dim; }
   /// Elements of one K or V row.
   std::uint64_t kv_dim() const noexcept { return n_kv_heads * head_dim; }
 

@@ -1,0 +1,18 @@
+/// A Muse model's configuration out of its file. docs/adapters.md §Model files
+#pragma once
+
+#include "kvpack/muse/config.h"
+#include "kvpack/muse/gguf.h"
+
+namespace kvpack::muse {
+
+inline constexpr std::uint64_t kMaxBlockCount = 4096;
+
+/// Reads keys, the list of tensors, and the data of the Q and K norms, of which the QK scale is the constant
+/// value.
+/// @param file  opened with is_model_key
+/// @error kExpectation, in this order: architecture, required keys, zero or absurd counts, the sliding window
+///        pattern, optional keys of another type, head geometry, tensors, norms; kIo
+Result<MuseConfig> read_model_config(const GgufFile& file);
+
+}  // namespace kvpack::muse
