@@ -1,82 +1,16 @@
 // The bounds on memory that docs/protocol/handoff.md §Memory promises, held by counting every allocation.
-#include <malloc.h>
-
-#include <atomic>
-#include <new>
-
 #include "handoff/handoff_support.h"
-
-namespace {
-
-std::atomic<std::size_t> live_bytes{0};
-std::atomic<std::size_t> peak_bytes{0};
-
-// nullptr when there is no memory.
-void* counted_allocation(std::size_t bytes) noexcept {
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) return nullptr;
-  const std::size_t live = live_bytes += malloc_usable_size(memory);
-  std::size_t peak = peak_bytes;
-  while (live > peak && !peak_bytes.compare_exchange_weak(peak, live)) {
-  }
-  return memory;
-}
-
-void* allocation_or_throw(std::size_t bytes) {
-  void* memory = counted_allocation(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-void counted_free(void* memory) noexcept {
-  if (memory != nullptr) live_bytes -= malloc_usable_size(memory);
-  std::free(memory);
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  return allocation_or_throw(bytes);
-}
-void* operator new[](std::size_t bytes) {
-  return allocation_or_throw(bytes);
-}
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  return counted_allocation(bytes);
-}
-void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
-  return counted_allocation(bytes);
-}
-void operator delete(void* memory) noexcept {
-  counted_free(memory);
-}
-void operator delete[](void* memory) noexcept {
-  counted_free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  counted_free(memory);
-}
-void operator delete[](void* memory, std::size_t) noexcept {
-  counted_free(memory);
-}
+#include "support/counted_memory.h"
 
 namespace kvpack::handoff::memory_test {
 namespace {
 
 using namespace kvpack::handoff::testing;
+using kvpack::testing::peak_of;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 // Descriptors, frame headers and hash states: nothing of it grows with a payload.
 constexpr std::size_t kSmallChange = std::size_t{128} << 10;
-
-// Bytes allocated at once, at the most, beyond what was there before.
-template <class Work>
-std::size_t peak_of(const Work& work) {
-  const std::size_t before = live_bytes;
-  peak_bytes = before;
-  work();
-  return peak_bytes - before;
-}
 
 // Segments of these lengths, all out of one buffer.
 struct Transfer {

@@ -1,82 +1,18 @@
 // The bound on memory that docs/operations.md §Memory promises of a restore, held by counting every
 // allocation.
-#include <malloc.h>
-
-#include <atomic>
-#include <new>
-
+#include "support/counted_memory.h"
 #include "support/saved_cuts.h"
-
-namespace {
-
-std::atomic<std::size_t> live_bytes{0};
-std::atomic<std::size_t> peak_bytes{0};
-
-void* counted_allocation(std::size_t bytes) noexcept {
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) return nullptr;
-  const std::size_t live = live_bytes += malloc_usable_size(memory);
-  std::size_t peak = peak_bytes;
-  while (live > peak && !peak_bytes.compare_exchange_weak(peak, live)) {
-  }
-  return memory;
-}
-
-void* allocation_or_throw(std::size_t bytes) {
-  void* memory = counted_allocation(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-void counted_free(void* memory) noexcept {
-  if (memory != nullptr) live_bytes -= malloc_usable_size(memory);
-  std::free(memory);
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  return allocation_or_throw(bytes);
-}
-void* operator new[](std::size_t bytes) {
-  return allocation_or_throw(bytes);
-}
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  return counted_allocation(bytes);
-}
-void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
-  return counted_allocation(bytes);
-}
-void operator delete(void* memory) noexcept {
-  counted_free(memory);
-}
-void operator delete[](void* memory) noexcept {
-  counted_free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  counted_free(memory);
-}
-void operator delete[](void* memory, std::size_t) noexcept {
-  counted_free(memory);
-}
 
 namespace kvpack::restore_memory_test {
 namespace {
 
+using testing::peak_of;
 using testing::StoreFixture;
 using testing::verdict;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 // Manifests, plans, statements: nothing of it grows with the payload.
 constexpr std::size_t kSmallChange = kMiB / 2;
-
-template <class Work>
-std::size_t peak_of(const Work& work) {
-  const std::size_t before = live_bytes;
-  peak_bytes = before;
-  work();
-  return peak_bytes - before;
-}
 
 // Takes pieces and forgets them, or lends memory that was there before.
 class NoMemorySink final : public RestoreSink {

@@ -72,6 +72,8 @@ class Sender {
   /// After kRefused.
   const RefusalFrame& refusal() const noexcept { return refusal_; }
 
+  /// Whether segments are described as they go, or were all declared by the begin.
+  bool deferred() const noexcept { return manifest().deferred_segments; }
   std::uint32_t segment_count() const noexcept { return transcript_.segment_count(); }
   std::uint64_t total_bytes() const noexcept { return transcript_.total_bytes(); }
   /// After finish.
