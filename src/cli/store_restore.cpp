@@ -58,9 +58,18 @@ Result<JsonValue> restore_into_folder(const Environment& environment, const Rest
                                       Store& store, const std::optional<DescribedCut>& cut,
                                       const Id32& manifest_id, PlaneFolder& folder) {
   MemorySink sink;
-  const RestoreRequest request{.parallelism = environment.common->parallelism()};
+  std::optional<Progress> verifying;
+  RestoreRequest request;
+  request.parallelism = environment.common->parallelism();
+  request.progress = [&](std::uint64_t bytes, std::uint64_t total) {
+    // Each cut that is tried begins again.
+    if (bytes == 0) verifying.emplace(*environment.common, "restoring", total);
+    verifying->update(bytes);
+    return success();
+  };
   KVPACK_TRY_ASSIGN(DeepestRestore done, cut ? restore_deepest(store, cut->query(), sink, request)
                                              : restore_named(store, manifest_id, sink, request));
+  verifying.reset();
   if (!done.restored) return missed();
   // The planes are ours: whatever happens to the cut from here on.
   KVPACK_TRY(done.restored->hold.release());

@@ -1,5 +1,6 @@
 #include "store/restore_run.h"
 
+#include <mutex>
 #include <system_error>
 #include <thread>
 
@@ -85,6 +86,31 @@ class BegunSink {
   RestoreSink* sink_;
 };
 
+/// Tells the caller how much of one cut is in place.
+class PlacedBytes {
+ public:
+  PlacedBytes(const RestoreRequest& request, const RestorePlan& plan) : tell_(request.progress) {
+    for (const ChainChunk& chunk : plan.chunks()) total_ += chunk.ref.plaintext_bytes;
+  }
+  /// @error what the caller has said, from then on always
+  Status add(std::uint64_t bytes) {
+    if (!tell_) return success();
+    const std::lock_guard lock(mutex_);
+    if (ended_) return *ended_;
+    done_ += bytes;
+    Status told = from_sink(tell_(done_, total_));
+    if (!told.has_value()) ended_ = told.error();
+    return told;
+  }
+
+ private:
+  const std::function<Status(std::uint64_t, std::uint64_t)>& tell_;
+  std::mutex mutex_{};
+  std::uint64_t done_ = 0;
+  std::uint64_t total_ = 0;  ///< No sum of 32-bit sizes of a bounded number of chunks leaves 64 bits.
+  std::optional<Error> ended_{};
+};
+
 struct ReadingThread {
   Bytes object;
   ChunkScratch scratch{};
@@ -94,8 +120,13 @@ struct ReadingThread {
 class ChunkRestore {
  public:
   ChunkRestore(const StoreContext& context, const AuthenticatedPlan& plan, RestoreSink& sink,
-               std::stop_token cancel)
-      : context_(context), plan_(plan), sink_(sink), objects_(context.files), cancel_(std::move(cancel)) {
+               const RestoreRequest& request)
+      : context_(context),
+        plan_(plan),
+        sink_(sink),
+        objects_(context.files),
+        cancel_(request.cancel),
+        placed_(request, plan.operations()) {
     for (const ChainChunk& chunk : plan.operations().chunks())
       largest_object_bytes_ = std::max<std::size_t>(largest_object_bytes_, chunk.ref.object_bytes);
   }
@@ -117,6 +148,7 @@ class ChunkRestore {
   }
 
   Status run(unsigned parallelism) {
+    KVPACK_TRY(placed_.add(0));
     if (parallelism == 1 || all_lent_) return read_all(parallelism, nullptr);
     // The sink is called from this thread alone, so the reading threads are others.
     PieceQueue queue;
@@ -166,11 +198,13 @@ class ChunkRestore {
     const std::uint64_t first = chunk.span.token_start - state.token_start;
     if (const MutableByteSpan lent = lent_[chunk.state_index]; !lent.empty()) {
       state.layout.scatter(*plaintext, first, lent);
-      return success();
+    } else {
+      const std::uint64_t offset = first * state.layout.bytes_per_token();
+      KVPACK_TRY(from_sink(queue != nullptr
+                               ? queue->hand_over(chunk.state_index, offset, *plaintext)
+                               : sink_.write_verified_chunk(chunk.state_index, offset, *plaintext)));
     }
-    const std::uint64_t offset = first * state.layout.bytes_per_token();
-    return from_sink(queue != nullptr ? queue->hand_over(chunk.state_index, offset, *plaintext)
-                                      : sink_.write_verified_chunk(chunk.state_index, offset, *plaintext));
+    return placed_.add(plaintext->size());
   }
 
   Result<ByteSpan> read_and_verify(const ChainChunk& chunk, const StateKey& state, ReadingThread& thread) {
@@ -186,17 +220,18 @@ class ChunkRestore {
   RestoreSink& sink_;
   StoreObjects objects_;
   std::stop_token cancel_;
+  PlacedBytes placed_;
   std::size_t largest_object_bytes_ = 0;
   std::vector<MutableByteSpan> lent_{};
   bool all_lent_ = true;
 };
 
 Status fill_and_commit(const StoreContext& context, const AuthenticatedPlan& plan, RestoreSink& sink,
-                       unsigned parallelism, const std::stop_token& cancel) {
-  ChunkRestore chunks(context, plan, sink, cancel);
+                       unsigned parallelism, const RestoreRequest& request) {
+  ChunkRestore chunks(context, plan, sink, request);
   KVPACK_TRY(chunks.borrow());
   KVPACK_TRY(chunks.run(parallelism));
-  KVPACK_TRY(check_not_cancelled(cancel));
+  KVPACK_TRY(check_not_cancelled(request.cancel));
   return from_sink(sink.commit_restore());
 }
 
@@ -243,7 +278,7 @@ Result<RestoredCut> run_restore(Store& store, const AuthenticatedPlan& plan, Res
   BegunSink begun(sink);
   if (Status ready = from_sink(sink.begin_restore(plan)); !ready.has_value())
     return begun.undo(std::move(ready.error()));
-  if (Status live = fill_and_commit(context, plan, sink, parallelism, request.cancel); !live.has_value())
+  if (Status live = fill_and_commit(context, plan, sink, parallelism, request); !live.has_value())
     return begun.undo(std::move(live.error()));
   begun.settle();
 

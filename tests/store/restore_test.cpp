@@ -1,5 +1,7 @@
 #include "kvpack/store/restore.h"
 
+#include <atomic>
+
 #include "kvpack/store/upkeep.h"
 #include "support/planted_store.h"
 #include "support/saved_cuts.h"
@@ -385,6 +387,103 @@ TEST(StoreRestore, CancellingDuringWritesOrBeforeTheCommitAborts) {
       expect_nothing_held(*store);
       EXPECT_FALSE(is_pinned(*store, head));
     }
+}
+
+// What the progress callback is told, and whether the rules of its calls are kept.
+struct Listener {
+  std::vector<std::uint64_t> done{};
+  std::uint64_t total = 0;
+  std::size_t refuse_at = SIZE_MAX;  // the call that is answered with `answer`
+  Status answer = success();
+  std::atomic<bool> busy = false;
+
+  std::function<Status(std::uint64_t, std::uint64_t)> callback() {
+    return [this](std::uint64_t bytes, std::uint64_t of) -> Status {
+      EXPECT_FALSE(busy.exchange(true));
+      done.push_back(bytes);
+      total = of;
+      Status said = done.size() > refuse_at ? answer : success();
+      busy = false;
+      return said;
+    };
+  }
+};
+
+TEST(StoreRestore, ProgressGoesFromNothingToEveryByteBeforeTheCommit) {
+  for (const bool lends : {false, true})
+    for (const unsigned parallelism : {1u, 3u}) {
+      StoreFixture f;
+      const auto store = f.create();
+      const Conversation cut(700);
+      const Id32 head = cut.save_checkpoints(*store).head().manifest_id;
+      Listener listener;
+      RestoreRequest request = on_threads(parallelism);
+      request.progress = listener.callback();
+      class Checking : public MemorySink {
+       public:
+        const Listener* listener = nullptr;
+        Status commit_restore() override {
+          EXPECT_EQ(listener->done.back(), listener->total);
+          return MemorySink::commit_restore();
+        }
+      } sink;
+      sink.listener = &listener;
+      sink.lends = lends;
+      const auto restored = restore_cut_of(*store, head, sink, request);
+      ASSERT_EQ(verdict(restored), "ok");
+      EXPECT_EQ(listener.total, restored->restored_bytes);
+      ASSERT_EQ(listener.done.size(), 7u);  // 6 chunks
+      EXPECT_EQ(listener.done.front(), 0u);
+      EXPECT_TRUE(std::ranges::is_sorted(listener.done));
+      EXPECT_EQ(std::ranges::adjacent_find(listener.done), listener.done.end());
+      EXPECT_EQ(listener.done.back(), listener.total);
+    }
+}
+
+TEST(StoreRestore, WhatTheProgressCallbackSaysEndsTheRestoreAndIsNeverDamage) {
+  for (const unsigned parallelism : {1u, 3u})
+    for (const ErrorCode code : {ErrorCode::kCancelled, ErrorCode::kAuthentication, ErrorCode::kNotFound})
+      for (const std::size_t call : {0u, 3u, 6u}) {
+        StoreFixture f;
+        const auto store = f.create();
+        const Conversation cut(700);
+        const Id32 head = cut.save_checkpoints(*store).head().manifest_id;
+        Listener listener;
+        listener.refuse_at = call;
+        listener.answer = fail(code, "enough").with("object", chunks_of(*store, head)[0].object_key.hex());
+        RestoreRequest request = on_threads(parallelism);
+        request.progress = listener.callback();
+        MemorySink sink;
+        const auto ended = restore_deepest(*store, cut.query(), sink, request);
+        ASSERT_FALSE(ended.has_value());
+        EXPECT_EQ(ended.error().code, code);
+        EXPECT_EQ(ended.error().message, "enough");
+        EXPECT_EQ(context_of(ended.error(), "object"), "");
+        EXPECT_EQ(sink.calls, kUndone);
+        EXPECT_EQ(listener.done.size(), call + 1);
+        EXPECT_TRUE(f.faults.empty());
+        expect_nothing_held(*store);
+      }
+}
+
+TEST(StoreRestore, ProgressBeginsAgainForEachCutThatIsTried) {
+  StoreFixture f;
+  const auto store = f.create();
+  const Conversation cut(512);
+  const SaveResult saved = cut.save_checkpoints(*store);
+  const auto chunks = chunks_of(*store, saved.head().manifest_id);
+  flip_bit(path_of(*store, ObjectKind::kChunk, chunks.back().object_key), 4'200);
+  Listener listener;
+  RestoreRequest request = on_threads(1);
+  request.progress = listener.callback();
+  MemorySink sink;
+  const auto deepest = restore_deepest(*store, cut.query(), sink, request);
+  ASSERT_EQ(verdict(deepest), "ok");
+  ASSERT_TRUE(deepest->restored.has_value());
+  EXPECT_EQ(deepest->restored->cut.token_count, 256u);
+  EXPECT_EQ(std::ranges::count(listener.done, 0u), 2);
+  EXPECT_EQ(listener.total, 256u * 16);
+  EXPECT_EQ(listener.done.back(), listener.total);
 }
 
 TEST(StoreRestore, ADamagedChunkIsTheSameErrorOnAnyNumberOfThreads) {

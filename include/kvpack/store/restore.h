@@ -2,6 +2,7 @@
 /// the engine no longer needs it. docs/operations.md §Restore
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <stop_token>
 
@@ -102,6 +103,12 @@ struct RestoreRequest {
   unsigned parallelism = 0;  ///< Threads; 0: what the store was opened with, which is also the most.
   std::stop_token cancel{};
   ManifestLimits limits{};  ///< What the caller is willing to handle, for restore_deepest.
+  /// Told how many bytes of payload have been verified and placed, and how many there are: 0 once the sink
+  /// has been begun, then more after each chunk, all of them before the commit. For each cut that
+  /// restore_deepest tries it begins again. One call at a time and in ascending order, from any of the
+  /// threads that read, also while the sink takes a piece. What it returns ends the restore like an error of
+  /// the sink; then it is not called again for this cut.
+  std::function<Status(std::uint64_t done_bytes, std::uint64_t total_bytes)> progress{};
 };
 
 /// Keeps a restored cut in the store, and its memory accounted for, until it is released. Dropping the handle
@@ -144,7 +151,7 @@ struct RestoredCut {
 ///        kNotFound the cut or a file of it is gone; kAuthentication `chunk catalog reference mismatch`,
 ///        `pinned chunk metadata mismatch`; what a chunk's checks say, with `object`, `layer`, `state` and
 ///        `tokens`; kSemantics elements of a lent strided state overlap; kState lent memory is too short;
-///        what the sink says; kCatalog kIo
+///        what the sink or the progress callback says; kCatalog kIo
 Result<RestoredCut> restore(Store& store, const AuthenticatedPlan& plan, RestoreSink& sink,
                             const RestoreRequest& request = {});
 
