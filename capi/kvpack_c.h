@@ -1506,6 +1506,12 @@ typedef struct kvpack_store_restore_options {
   uint32_t reserved;
   const kvpack_cancel* cancel; /* NULL: nobody ends it. */
   const kvpack_limits* limits; /* NULL: the format's. */
+
+  /* In bytes of payload: 0 once the sink has been begun, then what is verified and in place after each chunk,
+   * all of it before the commit; from 0 again for each further cut that restore_deepest tries. Also called
+   * while the sink takes a piece. */
+  kvpack_progress_fn progress;
+  void* progress_user;
 } kvpack_store_restore_options;
 
 /* What has been restored. */
@@ -1579,6 +1585,82 @@ KVPACK_API void kvpack_cancel_request(kvpack_cancel* cancel);
 
 /* Frees it; restores that have it go on. */
 KVPACK_API void kvpack_cancel_free(kvpack_cancel* cancel);
+
+/* # Engines and stores
+ *
+ * What an engine owes a store, as callbacks, and two calls that keep the order among them: saving what is
+ * live, and going on from the deepest cut that is stored. */
+
+/* Everything that is live in an engine at one cut. Its memory keeps still until allow_mutation. struct_size
+ * is set by the library: a member that lies beyond it is not there. */
+typedef struct kvpack_engine_inventory {
+  uint64_t struct_size;
+  const uint32_t* tokens; /* The complete list from which it was computed. Never stored. */
+  uint64_t token_count;
+  const kvpack_auxiliary_input* auxiliary;
+  uint64_t auxiliary_count;
+  const kvpack_plane* planes; /* One per state, in the family's order: initialised bytes alone, in logical
+                               * token order. One without data is read with read_plane. struct_size of the
+                               * first says how far they are apart. */
+  uint64_t plane_count;
+  const uint32_t* atomic_groups; /* Per state, none 0; NULL: all states are one. */
+} kvpack_engine_inventory;
+
+/* An engine as a store sees it. All calls are made by the thread that saves or restores, but for read_plane,
+ * and for memory that is lent. */
+typedef struct kvpack_engine {
+  uint64_t struct_size;
+  void* user;
+  kvpack_model model;              /* Under what its state is saved and found. */
+  const kvpack_family* family;     /* Its ABI identity changes with everything that bytes mean. */
+  const kvpack_restore_sink* sink; /* Its side of a restore; NULL: it is only saved from. */
+
+  /* Waits until a device has done what it was told to do. First of a restore, second of a save. NULL: there
+   * is nothing to wait for. */
+  kvpack_status (*synchronize)(void* user);
+
+  /* First of a save: nothing computes, extends or drops tokens from here on. NULL: nothing can. */
+  kvpack_status (*exclude_mutation)(void* user);
+
+  /* Last of a save, whatever has happened, unless exclude_mutation has failed. NULL: there is nothing to
+   * do. */
+  void (*allow_mutation)(void* user);
+
+  /* Says what is live. `out` comes with zeros. NULL: it is only restored into. */
+  kvpack_status (*inventory)(void* user, kvpack_engine_inventory* out);
+
+  /* Copies what comes next of a state whose plane has no data, as out of a device: its tokens row-major,
+   * tokens outermost, from the first that is written on; of a delta, from the first behind the parent. Fills
+   * the front of `out` and sets `*read_size` to how much, 0 at the end alone. One call at a time, from any of
+   * the threads that save. NULL: every plane has data. */
+  kvpack_status (*read_plane)(void* user, uint64_t state_index, uint8_t* out, uint64_t size,
+                              uint64_t* read_size);
+
+  /* Before begin of the sink: compares the cut with the engine, kvpack_cut_expect and kvpack_cut_state, and
+   * changes nothing. When it fails there is nothing to undo: neither abort nor reset follows. The cut is good
+   * during the call. NULL: begin judges it. */
+  kvpack_status (*check)(void* user, const kvpack_cut* cut);
+} kvpack_engine;
+
+/* Saves what is live in an engine: exclude_mutation, synchronize, inventory, the planes, allow_mutation. What
+ * has been published already is not written again. `options` says how: of its members, those that the engine
+ * gives (family, model, tokens, auxiliary inputs, planes, groups) are zero. It may be NULL.
+ *
+ * Errors: as kvpack_store_save; and what the engine returns, with callback and returned. */
+KVPACK_API kvpack_status kvpack_store_save_from_engine(kvpack_store* store, kvpack_store_saved** out,
+                                                       const kvpack_engine* engine,
+                                                       const kvpack_store_save_options* options,
+                                                       kvpack_error** error);
+
+/* Restores the deepest stored cut of an input into an engine, which goes on at out->cut.token_count and
+ * computes the rest: synchronize; then for each cut that is tried check, and what the sink says. A miss
+ * leaves the engine as it is. Outputs and options as those of kvpack_store_restore_deepest.
+ *
+ * Errors: as kvpack_store_restore_deepest. */
+KVPACK_API kvpack_status kvpack_store_restore_into_engine(
+    kvpack_store* store, kvpack_store_restored* out, kvpack_store_hold** hold, const kvpack_engine* engine,
+    const uint32_t* tokens, uint64_t token_count, const kvpack_auxiliary_input* auxiliary,
+    uint64_t auxiliary_count, const kvpack_store_restore_options* options, kvpack_error** error);
 
 /* # Manifests and packs
  *

@@ -1,7 +1,7 @@
 // Looking up in a store and restoring from it through the caller's sink.
 #include <stop_token>
 
-#include "kvpack/store/restore.h"
+#include "store_engine.h"
 #include "store_handle.h"
 
 namespace kvpack::capi {
@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::uint64_t kQueryV0 = KVPACK_SIZE_UP_TO(kvpack_store_query, minimum_epoch);
 constexpr std::uint64_t kHitV0 = KVPACK_SIZE_UP_TO(kvpack_store_hit, manifest_id);
-constexpr std::uint64_t kRestoreSinkV0 = KVPACK_SIZE_UP_TO(kvpack_restore_sink, reset);
-constexpr std::uint64_t kStoreRestoreOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_store_restore_options, limits);
+constexpr std::uint64_t kStoreRestoreOptionsV0 =
+    KVPACK_SIZE_UP_TO(kvpack_store_restore_options, progress_user);
 constexpr std::uint64_t kRestoredV0 = KVPACK_SIZE_UP_TO(kvpack_store_restored, fault_count);
 
 /// The query, and the memory that it points to.
@@ -32,98 +32,6 @@ Result<Query> read_query(const kvpack_store_query* query) {
   KVPACK_TRY_ASSIGN(out.auxiliary, read_auxiliary(known.auxiliary, known.auxiliary_count));
   if (known.minimum_epoch != 0) out.query.minimum_epoch = known.minimum_epoch;
   return out;
-}
-
-/// The store itself reads the objects of a cut that a sink is shown.
-class UnreadObjects final : public ObjectSource {
- public:
-  Result<Bytes> read_pack(const Id32&) override { return refusal(); }
-  Status read_chunk(const ChunkRef&, MutableByteSpan) override { return refusal(); }
-
- private:
-  static Error refusal() { return misuse(KVPACK_ERR_WRONG_STATE, "the store restores this cut"); }
-};
-
-std::shared_ptr<const OpenCut> show_cut(const Keys& keys, const AuthenticatedPlan& plan) {
-  const auto kept = std::make_shared<const AuthenticatedPlan>(plan);
-  auto cut = std::make_shared<OpenCut>();
-  cut->keys = keys;
-  cut->objects = std::make_unique<UnreadObjects>();
-  cut->chain = std::shared_ptr<const ManifestChain>(kept, &kept->chain());
-  cut->plan = std::shared_ptr<const RestorePlan>(kept, &kept->operations());
-  cut->manifest_id = from_id(plan.manifest_id());
-  cut->restore_chain_id = from_id(plan.chain_id());
-  return cut;
-}
-
-/// The caller's sink.
-class CallbackSink final : public RestoreSink {
- public:
-  CallbackSink(Keys keys, const kvpack_restore_sink& sink) : keys_(std::move(keys)), sink_(sink) {}
-
-  Status begin_restore(const AuthenticatedPlan& plan) override {
-    failure_.reset();
-    bytes_.clear();
-    for (const PlannedState& state : plan.states()) bytes_.push_back(state.complete_physical_bytes);
-    cut_.emplace(show_cut(keys_, plan));
-    return run_callback("begin", [&] { return sink_.begin(sink_.user, &*cut_); });
-  }
-
-  MutableByteSpan lend(std::size_t state) override {
-    if (sink_.lend == nullptr || failure_) return {};
-    void* data = nullptr;
-    const std::uint64_t size = bytes_[state];
-    Status lent = run_callback("lend", [&] { return sink_.lend(sink_.user, state, &data, size); });
-    if (!lent.has_value()) {
-      failure_ = std::move(lent.error());
-      return {};
-    }
-    if (data == nullptr) return {};
-    return {static_cast<std::uint8_t*>(data), static_cast<std::size_t>(size)};
-  }
-
-  Status write_verified_chunk(std::size_t state, std::uint64_t logical_offset, ByteSpan plaintext) override {
-    if (failure_) return *failure_;
-    return run_callback("write", [&] {
-      return sink_.write(sink_.user, state, logical_offset, plaintext.data(), plaintext.size());
-    });
-  }
-
-  Status commit_restore() override {
-    if (failure_) return *failure_;
-    KVPACK_TRY(run_callback("commit", [&] { return sink_.commit(sink_.user); }));
-    cut_.reset();
-    return success();
-  }
-
-  void abort_restore() noexcept override {
-    try {
-      sink_.abort(sink_.user);
-    } catch (...) {  // Thrown by the caller's own code. What state it left behind, reset has to say.
-    }
-    cut_.reset();
-  }
-
-  Status reset_restore() override {
-    if (sink_.reset == nullptr) return success();
-    return run_callback("reset", [&] { return sink_.reset(sink_.user); });
-  }
-
- private:
-  Keys keys_;
-  kvpack_restore_sink sink_;
-  std::vector<std::uint64_t> bytes_{};  ///< Memory of each state.
-  std::optional<kvpack_cut> cut_{};     ///< What begin was shown.
-  std::optional<Error> failure_{};      ///< Of lend, which itself cannot tell.
-};
-
-Result<kvpack_restore_sink> read_sink(const kvpack_restore_sink* sink) {
-  KVPACK_TRY_ASSIGN(const auto known, read_options(sink, kRestoreSinkV0, "sink"));
-  if (known.begin == nullptr) return bad_argument("begin", "is NULL");
-  if (known.write == nullptr) return bad_argument("write", "is NULL");
-  if (known.commit == nullptr) return bad_argument("commit", "is NULL");
-  if (known.abort == nullptr) return bad_argument("abort", "is NULL");
-  return known;
 }
 
 }  // namespace
@@ -155,6 +63,11 @@ Result<RestoreRequest> read_request(const kvpack_store_restore_options* options)
   request.parallelism = known.parallelism;
   if (known.cancel != nullptr) request.cancel = known.cancel->source.get_token();
   KVPACK_TRY_ASSIGN(request.limits, read_limits(known.limits));
+  if (known.progress != nullptr)
+    request.progress = [tell = known.progress, user = known.progress_user](std::uint64_t done_bytes,
+                                                                           std::uint64_t total_bytes) {
+      return run_callback("progress", [&] { return tell(user, done_bytes, total_bytes); });
+    };
   return request;
 }
 
@@ -166,20 +79,16 @@ void describe_restored(const RestoredCut& cut, kvpack_store_restored& out) {
 }
 
 /// Restores, and gives the hold to the caller or releases it.
-/// @param work  (Store&, RestoreSink&, const RestoreRequest&) -> Result<DeepestRestore>
+/// @param work  (const RestoreRequest&) -> Result<DeepestRestore>
 template <class Work>
-Status run_restore(kvpack_store* store, kvpack_store_restored* out, kvpack_store_hold** hold,
-                   const kvpack_restore_sink* sink, const kvpack_store_restore_options* options,
-                   Work&& work) {
-  KVPACK_TRY(check_handle(store, "store"));
+Status run_restore(const std::shared_ptr<OpenStore>& open, kvpack_store_restored* out,
+                   kvpack_store_hold** hold, const kvpack_store_restore_options* options, Work&& work) {
   KVPACK_TRY_ASSIGN(const auto output,
                     OutputStruct<kvpack_store_restored>::check_optional(out, kRestoredV0, "out"));
-  KVPACK_TRY_ASSIGN(const auto known, read_sink(sink));
   KVPACK_TRY_ASSIGN(const RestoreRequest request, read_request(options));
-  CallbackSink target(store->open->keys, known);
   // Made first: what has become live can no longer fail.
-  auto held = std::make_unique<kvpack_store_hold>(store->open);
-  KVPACK_TRY_ASSIGN(DeepestRestore deepest, work(*store->open->store, target, request));
+  auto held = std::make_unique<kvpack_store_hold>(open);
+  KVPACK_TRY_ASSIGN(DeepestRestore deepest, work(request));
   kvpack_store_restored done{};
   done.suffix_tokens = deepest.suffix_tokens;
   done.fault_count = deepest.faults.size();
@@ -229,10 +138,11 @@ kvpack_status kvpack_store_restore_deepest(kvpack_store* store, kvpack_store_res
     KVPACK_TRY(check_handle(store, "store"));
     KVPACK_TRY_ASSIGN(Query wanted, read_query(query));
     wanted.query.auxiliary = wanted.auxiliary;
-    return run_restore(store, out, hold, sink, options,
-                       [&](Store& open, RestoreSink& target, const RestoreRequest& request) {
-                         return restore_deepest(open, wanted.query, target, request);
-                       });
+    KVPACK_TRY_ASSIGN(const auto known, read_sink(sink));
+    CallbackSink target(store->open->keys, known);
+    return run_restore(store->open, out, hold, options, [&](const RestoreRequest& request) {
+      return restore_deepest(*store->open->store, wanted.query, target, request);
+    });
   });
 }
 
@@ -242,14 +152,33 @@ kvpack_status kvpack_store_restore(kvpack_store* store, kvpack_store_restored* o
   return guard(error, [&]() -> Status {
     KVPACK_TRY(check_handle(store, "store"));
     KVPACK_TRY(check_pointer(manifest_id, "manifest_id"));
+    KVPACK_TRY_ASSIGN(const auto known, read_sink(sink));
+    CallbackSink target(store->open->keys, known);
     return run_restore(
-        store, out, hold, sink, options,
-        [&](Store& open, RestoreSink& target, const RestoreRequest& request) -> Result<DeepestRestore> {
+        store->open, out, hold, options, [&](const RestoreRequest& request) -> Result<DeepestRestore> {
+          Store& open = *store->open->store;
           KVPACK_TRY_ASSIGN(const AuthenticatedPlan planned, plan(open, to_id(*manifest_id), request.limits));
           DeepestRestore done;
           KVPACK_TRY_ASSIGN(done.restored, restore(open, planned, target, request));
           return done;
         });
+  });
+}
+
+kvpack_status kvpack_store_restore_into_engine(
+    kvpack_store* store, kvpack_store_restored* out, kvpack_store_hold** hold, const kvpack_engine* engine,
+    const uint32_t* tokens, uint64_t token_count, const kvpack_auxiliary_input* auxiliary,
+    uint64_t auxiliary_count, const kvpack_store_restore_options* options, kvpack_error** error) {
+  return guard(error, [&]() -> Status {
+    KVPACK_TRY(check_handle(store, "store"));
+    KVPACK_TRY_ASSIGN(const auto known, read_engine(engine));
+    KVPACK_TRY_ASSIGN(const auto sink, read_sink(known.sink));
+    KVPACK_TRY_ASSIGN(const auto input, read_array(tokens, token_count, "tokens"));
+    KVPACK_TRY_ASSIGN(const auto inputs, read_auxiliary(auxiliary, auxiliary_count));
+    CallbackEngine target(store->open->keys, known, sink);
+    return run_restore(store->open, out, hold, options, [&](const RestoreRequest& request) {
+      return restore_into_engine(*store->open->store, target, input, inputs, request, AfterRestore::kHold);
+    });
   });
 }
 

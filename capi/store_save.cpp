@@ -1,5 +1,5 @@
 // Saving into a store: one call from planes.
-#include "kvpack/store/save.h"
+#include "store_engine.h"
 #include "store_handle.h"
 
 namespace kvpack::capi {
@@ -14,43 +14,8 @@ struct Save {
   SaveRequest request;
   std::shared_ptr<const IdentifiedFamily> family;
   std::vector<AuxiliaryInputId> auxiliary;
-  std::vector<SaveState> states;
-  std::vector<ByteSpan> planes;
+  GivenPlanes given;
 };
-
-Result<SaveState> read_state(const kvpack_plane& plane, const StateKey& key, std::uint64_t cut_tokens) {
-  KVPACK_TRY(check_reserved(plane.reserved));
-  SaveState state{.key = key, .token_start = plane.token_start};
-  if (plane.token_count != 0 &&
-      (plane.token_start > cut_tokens || plane.token_count != cut_tokens - plane.token_start))
-    return bad_argument("token_count", "does not reach the end of the cut");
-  KVPACK_TRY_ASSIGN(state.byte_strides, read_plane_strides(plane));
-  KVPACK_TRY_ASSIGN(state.sidecar_sinks, read_sidecar_sinks(plane));
-  return state;
-}
-
-/// Planes lie as far apart as the caller's version of the struct is long.
-Status read_planes(const kvpack_store_save_options& options, Save& save) {
-  const std::vector<StaticState>& states = save.family->family().states;
-  if (options.plane_count != states.size())
-    return bad_argument("plane_count", "is not the number of states of the family");
-  KVPACK_TRY(check_pointer(options.planes, "planes"));
-  const auto* next = reinterpret_cast<const std::uint8_t*>(options.planes);
-  const std::uint64_t distance = options.planes->struct_size;
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    const auto* plane = reinterpret_cast<const kvpack_plane*>(next);
-    KVPACK_TRY_ASSIGN(const auto known, read_options(plane, kPlaneV0, "planes"));
-    if (known.struct_size != distance)
-      return misuse(KVPACK_ERR_STRUCT_SIZE, "struct planes has several sizes").with("argument", "planes");
-    KVPACK_TRY_ASSIGN(const ByteSpan bytes, read_bytes(known.data, known.data_size, "planes.data"));
-    KVPACK_TRY_ASSIGN(SaveState state, read_state(known, states[i].key, options.token_count));
-    if (options.atomic_groups != nullptr) state.atomic_group = options.atomic_groups[i];
-    save.planes.push_back(bytes);
-    save.states.push_back(std::move(state));
-    next += distance;
-  }
-  return success();
-}
 
 Status read_kind(const kvpack_store_save_options& options, SaveRequest& request) {
   KVPACK_TRY_ASSIGN(request.spans,
@@ -63,17 +28,10 @@ Status read_kind(const kvpack_store_save_options& options, SaveRequest& request)
   return success();
 }
 
-Result<Save> read_save(const kvpack_store_save_options& options) {
-  KVPACK_TRY(check_handle(options.family, "family"));
+/// How it is saved, whatever it is.
+Result<SaveRequest> read_how(const kvpack_store_save_options& options) {
   KVPACK_TRY(check_reserved(options.reserved));
-  Save save;
-  save.family = options.family->family;
-  SaveRequest& request = save.request;
-  request.family = save.family.get();
-  request.semantic_model = to_model(options.model);
-  KVPACK_TRY_ASSIGN(request.tokens, read_array(options.tokens, options.token_count, "tokens"));
-  KVPACK_TRY_ASSIGN(save.auxiliary, read_auxiliary(options.auxiliary, options.auxiliary_count));
-  KVPACK_TRY(read_planes(options, save));
+  SaveRequest request;
   KVPACK_TRY(read_kind(options, request));
   if (options.parent != nullptr) request.parent = to_id(*options.parent);
   if (options.idempotency_key != nullptr) request.idempotency_key = to_id(*options.idempotency_key);
@@ -86,7 +44,37 @@ Result<Save> read_save(const kvpack_store_save_options& options) {
   if (options.time_to_live_ms != 0) request.time_to_live_ms = options.time_to_live_ms;
   KVPACK_TRY_ASSIGN(const std::string_view label, read_text(options.label, options.label_size, "label"));
   request.label = label;
+  return request;
+}
+
+Result<Save> read_save(const kvpack_store_save_options& options) {
+  KVPACK_TRY(check_handle(options.family, "family"));
+  Save save;
+  KVPACK_TRY_ASSIGN(save.request, read_how(options));
+  save.family = options.family->family;
+  save.request.family = save.family.get();
+  save.request.semantic_model = to_model(options.model);
+  KVPACK_TRY_ASSIGN(save.request.tokens, read_array(options.tokens, options.token_count, "tokens"));
+  KVPACK_TRY_ASSIGN(save.auxiliary, read_auxiliary(options.auxiliary, options.auxiliary_count));
+  KVPACK_TRY_ASSIGN(save.given, read_planes(options.planes, options.plane_count, options.atomic_groups,
+                                            save.family->family(), options.token_count));
   return save;
+}
+
+/// @error INVALID_ARGUMENT the caller says what the engine says
+Status check_left_to_engine(const kvpack_store_save_options& options) {
+  static constexpr kvpack_model kNoModel{};
+  if (options.family != nullptr) return bad_argument("family", "is the engine's to give");
+  if (std::memcmp(&options.model, &kNoModel, sizeof(kNoModel)) != 0)
+    return bad_argument("model", "is the engine's to give");
+  if (options.tokens != nullptr || options.token_count != 0)
+    return bad_argument("tokens", "is the engine's to give");
+  if (options.auxiliary != nullptr || options.auxiliary_count != 0)
+    return bad_argument("auxiliary", "is the engine's to give");
+  if (options.planes != nullptr || options.plane_count != 0)
+    return bad_argument("planes", "is the engine's to give");
+  if (options.atomic_groups != nullptr) return bad_argument("atomic_groups", "is the engine's to give");
+  return success();
 }
 
 kvpack_stored_cut from_published(const PublishedCut& cut) noexcept {
@@ -129,9 +117,27 @@ kvpack_status kvpack_store_save(kvpack_store* store, kvpack_store_saved** out,
     KVPACK_TRY(check_pointer(out, "out"));
     KVPACK_TRY_ASSIGN(const auto known, read_options(options, kSaveOptionsV0, "options"));
     KVPACK_TRY_ASSIGN(Save given, read_save(known));
-    given.request.states = given.states;
+    given.request.states = given.given.states;
     given.request.auxiliary = given.auxiliary;
-    KVPACK_TRY_ASSIGN(const SaveResult result, save(*store->open->store, given.request, given.planes));
+    KVPACK_TRY_ASSIGN(const SaveResult result, save(*store->open->store, given.request, given.given.planes));
+    *out = new kvpack_store_saved(result);
+    return success();
+  });
+}
+
+kvpack_status kvpack_store_save_from_engine(kvpack_store* store, kvpack_store_saved** out,
+                                            const kvpack_engine* engine,
+                                            const kvpack_store_save_options* options, kvpack_error** error) {
+  return guard(error, [&]() -> Status {
+    KVPACK_TRY(check_handle(store, "store"));
+    KVPACK_TRY(check_pointer(out, "out"));
+    KVPACK_TRY_ASSIGN(const auto known, read_engine(engine));
+    if (known.inventory == nullptr) return bad_argument("inventory", "is NULL");
+    KVPACK_TRY_ASSIGN(const auto how, read_optional_options(options, kSaveOptionsV0, "options"));
+    KVPACK_TRY(check_left_to_engine(how));
+    KVPACK_TRY_ASSIGN(const SaveRequest request, read_how(how));
+    CallbackEngine source(store->open->keys, known, {});
+    KVPACK_TRY_ASSIGN(const SaveResult result, save_from_engine(*store->open->store, source, request));
     *out = new kvpack_store_saved(result);
     return success();
   });

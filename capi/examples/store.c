@@ -1,5 +1,5 @@
-/* Saves a small KV cache into a store, closes it, opens it again as another process would, finds the deepest
- * prefix of a longer prompt, restores it, and goes on.
+/* Saves a small KV cache into a store, closes it, opens it again as another process would, restores one cut
+ * by its id, finds the deepest prefix of a longer prompt, restores it, and goes on.
  *
  *   store FOLDER     FOLDER holds store.key (32 bytes, mode 0600); FOLDER/store must not exist yet
  *
@@ -122,15 +122,16 @@ static kvpack_store_options store_options(const char* root, const kvpack_keys* k
   return options;
 }
 
-/* One process: a new store, and the cache after SAVED tokens. */
-static void save(const char* root, const kvpack_keys* keys, const kvpack_family* family,
-                 const uint32_t* tokens, plane* planes) {
+/* One process: a new store, and the cache after SAVED tokens. Gives the id of the shortest cut. */
+static kvpack_id save(const char* root, const kvpack_keys* keys, const kvpack_family* family,
+                      const uint32_t* tokens, plane* planes) {
   const kvpack_store_options options = store_options(root, keys);
   kvpack_store_save_options request;
   kvpack_plane views[STATES];
   kvpack_store* store = NULL;
   kvpack_store_saved* saved = NULL;
   kvpack_error* error = NULL;
+  kvpack_id shortest;
   uint64_t i;
   if (kvpack_store_create(&store, &options, &error) != KVPACK_OK) give_up("store", error);
   memset(views, 0, sizeof(views));
@@ -154,8 +155,10 @@ static void save(const char* root, const kvpack_keys* keys, const kvpack_family*
   for (i = 0; i < kvpack_store_saved_count(saved); ++i)
     printf("saved: a cut of %llu tokens\n",
            (unsigned long long)kvpack_store_saved_cuts(saved)[i].cut.token_count);
+  shortest = kvpack_store_saved_cuts(saved)[0].manifest_id;
   kvpack_store_saved_free(saved);
   kvpack_store_free(store);
+  return shortest;
 }
 
 static kvpack_status begin(void* user, const kvpack_cut* cut) {
@@ -204,18 +207,56 @@ static kvpack_identity* own_identity(const kvpack_family* family) {
   return identity;
 }
 
+static kvpack_restore_sink sink_of(engine* self) {
+  kvpack_restore_sink sink;
+  memset(&sink, 0, sizeof(sink));
+  sink.struct_size = sizeof(sink);
+  sink.user = self;
+  sink.begin = begin;
+  sink.lend = lend;
+  sink.write = write;
+  sink.commit = commit;
+  sink.abort = drop;
+  return sink;
+}
+
+/* A person may be waiting: every chunk counts. */
+static kvpack_status show_progress(void* user, uint64_t done_bytes, uint64_t total_bytes) {
+  (void)user;
+  if (done_bytes == total_bytes) printf("verified: %llu bytes\n", (unsigned long long)total_bytes);
+  return KVPACK_OK; /* KVPACK_ERR_CANCELLED would end it, with the old generation still live. */
+}
+
+/* One cut by its id. It stays in the store as long as it is held. */
+static void restore_by_id(kvpack_store* store, const kvpack_id* manifest_id, engine* self) {
+  const kvpack_restore_sink sink = sink_of(self);
+  kvpack_store_restore_options how;
+  kvpack_store_hold* hold = NULL;
+  kvpack_error* error = NULL;
+  memset(&how, 0, sizeof(how));
+  how.struct_size = sizeof(how);
+  how.progress = show_progress;
+  if (kvpack_store_restore(store, NULL, &hold, manifest_id, &sink, &how, &error) != KVPACK_OK)
+    give_up("restore", error);
+  printf("restored by its id: %llu tokens\n", (unsigned long long)self->live_tokens);
+  if (kvpack_store_hold_release(hold, &error) != KVPACK_OK) give_up("release", error);
+  kvpack_store_hold_free(hold);
+}
+
 /* Another process: the deepest prefix of a longer prompt becomes what its engine runs on. */
 static void restore(const char* root, const kvpack_keys* keys, const kvpack_family* family,
-                    const uint32_t* tokens, engine* self) {
+                    const uint32_t* tokens, const kvpack_id* shortest, engine* self) {
   const kvpack_store_options options = store_options(root, keys);
   kvpack_store_query query;
   kvpack_store_hit hit;
-  kvpack_restore_sink sink;
+  const kvpack_restore_sink sink = sink_of(self);
   kvpack_store_restored restored;
   kvpack_store_info info;
   kvpack_store* store = NULL;
   kvpack_error* error = NULL;
   if (kvpack_store_open(&store, &options, &error) != KVPACK_OK) give_up("store", error);
+  restore_by_id(store, shortest, self);
+
   memset(&query, 0, sizeof(query));
   query.struct_size = sizeof(query);
   query.model = model_identity();
@@ -228,14 +269,6 @@ static void restore(const char* root, const kvpack_keys* keys, const kvpack_fami
   printf("found: %llu tokens, %llu are left to compute\n", (unsigned long long)hit.token_count,
          (unsigned long long)hit.suffix_tokens);
 
-  memset(&sink, 0, sizeof(sink));
-  sink.struct_size = sizeof(sink);
-  sink.user = self;
-  sink.begin = begin;
-  sink.lend = lend;
-  sink.write = write;
-  sink.commit = commit;
-  sink.abort = drop;
   memset(&restored, 0, sizeof(restored));
   restored.struct_size = sizeof(restored);
   /* This engine copies nothing out of the store later, so it needs no hold. */
@@ -260,6 +293,7 @@ int main(int argc, char** argv) {
   kvpack_keys* keys;
   kvpack_family* family;
   kvpack_identity* identity;
+  kvpack_id shortest;
   char root[4096];
   uint32_t i;
   if (argc != 2) {
@@ -273,13 +307,13 @@ int main(int argc, char** argv) {
   keys = open_keys(argv[1]);
   family = describe_family();
   identity = own_identity(family);
-  save(root, keys, family, tokens, computed);
+  shortest = save(root, keys, family, tokens, computed);
 
   memset(&self, 0, sizeof(self));
   self.live = live;
   self.shadow = shadow;
   self.identity = identity;
-  restore(root, keys, family, tokens, &self);
+  restore(root, keys, family, tokens, &shortest, &self);
   compute(self.live, self.live_tokens, TOKENS);
   if (memcmp(self.live, computed, sizeof(computed)) != 0) return 1;
   printf("restored: as if everything had been computed\n");

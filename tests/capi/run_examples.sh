@@ -32,6 +32,8 @@ say "$output"
 output=$("$store" "$folder")
 want "saved: a cut of 256 tokens" "$output"
 want "saved: a cut of 700 tokens" "$output"
+want "verified: " "$output"
+want "restored by its id: 256 tokens" "$output"
 want "found: 512 tokens, 488 are left to compute" "$output"
 want "store: 3 cuts, " "$output"
 want "restored: as if everything had been computed" "$output"

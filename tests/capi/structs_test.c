@@ -56,8 +56,10 @@ static void sizes_stay(void) {
   FIRST_VERSION(kvpack_store_query, 216);
   FIRST_VERSION(kvpack_store_hit, 64);
   FIRST_VERSION(kvpack_restore_sink, 64);
-  FIRST_VERSION(kvpack_store_restore_options, 32);
+  FIRST_VERSION(kvpack_store_restore_options, 48);
   FIRST_VERSION(kvpack_store_restored, 144);
+  FIRST_VERSION(kvpack_engine_inventory, 64);
+  FIRST_VERSION(kvpack_engine, 240);
 }
 
 /* A struct of a newer caller: ours, and a tail that this library does not know. */
