@@ -274,7 +274,7 @@ TEST(ResidentTier, OfEquallyOldEntriesTheLowestNumberGoes) {
   // The longer one is inserted first, so that the lower number is not the shorter one.
   for (const bool longer_first : {true, false}) {
     ResidentTier tier = tier_of(3 * 104 * 512);
-    for (const std::size_t n : longer_first ? std::vector{512, 256} : std::vector{256, 512})
+    for (const std::size_t n : longer_first ? std::vector{512U, 256U} : std::vector{256U, 512U})
       put(tier, narrow_snapshot(n));
     ASSERT_EQ(found(tier, 512), 512U);  // touches both at one time
     auto apart =

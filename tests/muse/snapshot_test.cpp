@@ -25,7 +25,7 @@ TEST(MuseSnapshot, RangesAreAllTokensOrTheWindow) {
 }
 
 TEST(MuseSnapshot, ValidOnesPassAtEveryKindOfPosition) {
-  for (const std::size_t position : {1, 255, 256, 2047, 2048, 2049, 4096})
+  for (const std::size_t position : {1U, 255U, 256U, 2047U, 2048U, 2049U, 4096U})
     EXPECT_EQ(verdict(narrow_snapshot(position)), "ok") << position;
   EXPECT_EQ(verdict(filled_snapshot(2)), "ok");
 }
