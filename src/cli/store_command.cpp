@@ -106,6 +106,15 @@ Result<DescribedCut> read_described_cut(FileSystem& fs, const std::string& path)
   return cut;
 }
 
+std::string_view cut_state_name(CutState state) {
+  switch (state) {
+    case CutState::kAvailable: return "available";
+    case CutState::kEvicting: return "evicting";
+    case CutState::kDamaged: break;
+  }
+  return "damaged";
+}
+
 Error missed() {
   return fail(ErrorCode::kNotFound, "no cut of the store is a prefix of this input");
 }
@@ -142,7 +151,8 @@ void add_store(CLI::App& app, const Environment& environment) {
       "was ever\n"
       "saved, restores it verified, or misses. One process writes at a time (init, put, gc, fsck, rebuild, "
       "import);\n"
-      "find, restore, ls, stat and export read beside it. A killed command or a power cut leaves nothing "
+      "find, restore, ls, stat, report and export read beside it. A killed command or a power cut leaves "
+      "nothing "
       "half "
       "done: the\n"
       "next command that writes cleans up.\n\n"
@@ -154,9 +164,9 @@ void add_store(CLI::App& app, const Environment& environment) {
       "  kvpack store restore --key store.key --tenant-id acme cache.store DESC.json --out planes\n\n"
       "The manual for whoever runs one is docs/operations.md, every command with examples is in "
       "docs/cli.md.");
-  for (const auto add :
-       {add_store_init, add_store_put, add_store_find, add_store_restore, add_store_ls, add_store_stat,
-        add_store_gc, add_store_fsck, add_store_rebuild, add_store_import, add_store_export})
+  for (const auto add : {add_store_init, add_store_put, add_store_find, add_store_restore, add_store_ls,
+                         add_store_stat, add_store_report, add_store_gc, add_store_fsck, add_store_rebuild,
+                         add_store_import, add_store_export})
     add(*store, environment);
 }
 

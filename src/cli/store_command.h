@@ -7,6 +7,7 @@
 #include "cli/description.h"
 #include "cli/key_options.h"
 #include "kvpack/store/lookup.h"
+#include "kvpack/store/status.h"
 #include "kvpack/store/store.h"
 
 namespace kvpack::cli {
@@ -56,6 +57,9 @@ struct DescribedCut {
 /// @error kIo kJson kState as read_named, parse_description, load_tokens; kState it has no tokens
 Result<DescribedCut> read_described_cut(FileSystem& fs, const std::string& path);
 
+/// `available` `evicting` `damaged`
+std::string_view cut_state_name(CutState state);
+
 /// The store has no prefix of the input. @error kNotFound, always
 Error missed();
 
@@ -71,6 +75,7 @@ void add_store_find(CLI::App& store, const Environment& environment);
 void add_store_restore(CLI::App& store, const Environment& environment);
 void add_store_ls(CLI::App& store, const Environment& environment);
 void add_store_stat(CLI::App& store, const Environment& environment);
+void add_store_report(CLI::App& store, const Environment& environment);
 void add_store_gc(CLI::App& store, const Environment& environment);
 void add_store_fsck(CLI::App& store, const Environment& environment);
 void add_store_rebuild(CLI::App& store, const Environment& environment);

@@ -9,15 +9,6 @@ namespace {
 
 constexpr std::size_t kMaxQuarantinedShown = 1'000;
 
-std::string_view cut_state_name(CutState state) {
-  switch (state) {
-    case CutState::kAvailable: return "available";
-    case CutState::kEvicting: return "evicting";
-    case CutState::kDamaged: break;
-  }
-  return "damaged";
-}
-
 JsonValue cut_json(const StoredCut& cut) {
   JsonValue value = JsonValue::object();
   value.set("manifest_id", cut.manifest_id.hex());

@@ -190,6 +190,26 @@ Result<std::vector<ChunkSharing>> chunk_sharing(Store& store) {
   });
 }
 
+Result<std::vector<QuarantineGroup>> quarantine_groups(Store& store, std::size_t max_groups) {
+  return read_catalog(store.context(), [&](sqlite::Database& db) -> Result<std::vector<QuarantineGroup>> {
+    std::vector<QuarantineGroup> groups;
+    KVPACK_TRY_ASSIGN(auto row, db.prepare("SELECT kind, reason, count(*), sum(file_bytes), max(created_ns),"
+                                           " min(expires_ns) FROM quarantine GROUP BY kind, reason"
+                                           " ORDER BY count(*) DESC, kind, reason LIMIT ?"));
+    row.bind(std::min(max_groups, kMaxListedFiles));
+    for (;;) {
+      KVPACK_TRY_ASSIGN(const bool more, row.step());
+      if (!more) return groups;
+      groups.push_back({.kind = std::string(quarantine_kind_name(row.integer(0))),
+                        .reason = row.text(1),
+                        .files = row.count(2),
+                        .file_bytes = row.count(3),
+                        .newest_ns = row.count(4),
+                        .next_expiry_ns = row.count(5)});
+    }
+  });
+}
+
 Result<std::vector<QuarantinedFile>> quarantined_files(Store& store, std::size_t max_files) {
   StoreContext& context = store.context();
   return read_catalog(context, [&](sqlite::Database& db) -> Result<std::vector<QuarantinedFile>> {

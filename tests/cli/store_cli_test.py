@@ -101,7 +101,7 @@ class Making(Case):
         self.assertFalse((self.folder / "s").exists())
         description = self.input(300)
         for command, arguments in (("put", [description]), ("find", [description]), ("ls", []), ("stat", []),
-                                   ("gc", []), ("fsck", []), ("rebuild", []), ("export", [ID(1), "x.kvset"]),
+                                   ("report", []), ("gc", []), ("fsck", []), ("rebuild", []), ("export", [ID(1), "x.kvset"]),
                                    ("restore", [description, "--out", "p"])):
             self.store_refused(command, *arguments, category="io", code=5)
             self.refused("store", command, "s", *arguments, category="usage", code=2)
@@ -127,7 +127,7 @@ class Making(Case):
 
     def test_help_of_every_command(self):
         self.assertIn(b"A walk", self.run_tool("store", "--help").stdout)
-        for command in ("init", "put", "find", "restore", "ls", "stat", "gc", "fsck", "rebuild", "import", "export"):
+        for command in ("init", "put", "find", "restore", "ls", "stat", "report", "gc", "fsck", "rebuild", "import", "export"):
             self.assertIn(b"--tenant-id", self.run_tool("store", command, "--help").stdout)
 
 

@@ -131,6 +131,39 @@ TEST(StoreQuarantine, AFileIsMovedAndEntered) {
   EXPECT_TRUE(quarantined_files(*store, 0)->empty());
 }
 
+TEST(StoreQuarantine, FilesAreGroupedByKindAndReason) {
+  FakeStoreFixture f;
+  const auto store = f.create();
+  EXPECT_TRUE(quarantine_groups(*store, 10)->empty());
+  StoreContext& context = store->context();
+  const std::uint64_t first = context.now_ns();
+  add_entry(f, *store, "a", 300);
+  f.clock.advance_ms(5);
+  add_entry(f, *store, "b", 400);
+  Planter(*store).run([&](sqlite::Database& db) {
+    return insert_quarantine_entry(
+        context, db,
+        {.path_token = "c", .kind = QuarantineKind::kRestartPartial, .file_bytes = 9, .reason = "another"});
+  });
+  for (const bool as_reader : {false, true}) {
+    const auto reader = Store::open_read_only(f.options);
+    ASSERT_TRUE(reader.has_value());
+    const auto groups = quarantine_groups(as_reader ? **reader : *store, 10);
+    ASSERT_TRUE(groups.has_value());
+    ASSERT_EQ(groups->size(), 2u);
+    const QuarantineGroup& most = (*groups)[0];
+    EXPECT_EQ(most.kind, "restart_partial");
+    EXPECT_EQ(most.reason, "partial recovered during restart");
+    EXPECT_EQ(most.files, 2u);
+    EXPECT_EQ(most.file_bytes, 700u);
+    EXPECT_EQ(most.newest_ns, first + 5'000'000);
+    EXPECT_EQ(most.next_expiry_ns, first + kDayMs * 1'000'000);
+    EXPECT_EQ((*groups)[1].reason, "another");
+    EXPECT_EQ((*groups)[1].files, 1u);
+  }
+  EXPECT_EQ(quarantine_groups(*store, 1)->size(), 1u);
+}
+
 TEST(StoreQuarantine, OnlyRegularFilesAreTaken) {
   FakeStoreFixture f;
   const auto store = f.create();

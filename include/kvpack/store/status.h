@@ -95,6 +95,19 @@ struct QuarantinedFile {
   std::uint64_t expires_ns = 0;
   std::string reason;
 };
+/// Files in quarantine of one kind and for one reason.
+struct QuarantineGroup {
+  std::string kind;  ///< As QuarantinedFile.
+  std::string reason;
+  std::uint64_t files = 0;
+  std::uint64_t file_bytes = 0;
+  std::uint64_t newest_ns = 0;       ///< When the last of them was moved. Nanoseconds since 1970.
+  std::uint64_t next_expiry_ns = 0;  ///< When the first of them goes.
+};
+/// The first `max_groups`, those with most files.
+/// @error kCatalog kIo
+Result<std::vector<QuarantineGroup>> quarantine_groups(Store& store, std::size_t max_groups);
+
 /// The first `max_files`, those that expire first.
 Result<std::vector<QuarantinedFile>> quarantined_files(Store& store, std::size_t max_files);
 
