@@ -159,8 +159,7 @@ std::string head(const ReportFacts& facts, const ReportEconomics& economics, std
   const auto problems = std::ranges::count(facts.findings, true, &ReportFinding::is_problem);
   const std::uint64_t lookups = capped_sum(economics.hits, economics.misses);
   out += "<ul class=\"tiles\">\n";
-  out += tile("stored", escaped(fmt::format("{} of {}", bytes_text(status.durable_bytes),
-                                            bytes_text(status.quota_bytes))));
+  out += tile("stored, of " + bytes_text(status.quota_bytes), escaped(bytes_text(status.durable_bytes)));
   out += tile("cuts", escaped(grouped(status.manifests)));
   out += tile("saved by sharing", escaped(bytes_text(status.shared_bytes)));
   out += tile("lookups that hit", escaped(percent_text(economics.hits, lookups)));

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The demo: a KV cache saved, verified, restored in another process, and refused when anything differs.
+# The demo: a KV cache saved, verified, restored in another process, and refused when anything differs; then a store of
+# such caches whose process is killed, and from which others go on.
 #
 #   tests/engine/demo.sh BUILD [PROGRAM]
 #
 # BUILD/kvpack is the tool, BUILD/tests/engine/PROGRAM (default: kvpack_demo) the engine's side. Works in a temporary
-# folder of about 250 MB and removes it. Exit 0 only when everything was as promised.
+# folder of about 300 MB and removes it; leaves BUILD/store-report.html. Exit 0 only when everything was as promised.
 set -euo pipefail
 
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then
@@ -15,7 +16,8 @@ build=$(cd "$1" && pwd)
 demo=$build/tests/engine/${2:-kvpack_demo}
 kvpack=$build/kvpack
 work=$(mktemp -d "${TMPDIR:-/tmp}/kvpack-demo.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+keeper=
+trap '[ -z "$keeper" ] || kill -9 "$keeper"; rm -rf "$work"' EXIT
 export PATH="$PATH:/usr/sbin"
 cd "$work"
 
@@ -61,7 +63,7 @@ middle() { echo $(($(stat -c %s "$1") / 2)); }
 # cut_short IN OUT BYTES: a copy without the last BYTES.
 cut_short() { head -c "-$3" "$1" >"$2"; }
 
-echo "kvpack demo: 768 tokens of KV cache, 104 planes, saved, verified, restored elsewhere, and refused"
+echo "kvpack demo: 768 tokens of KV cache, 104 planes, saved, verified, restored elsewhere, and refused; then a store"
 
 step "1. A model, and the same model with one bit of one weight flipped"
 "$demo" make-model --model model.gguf
@@ -149,8 +151,52 @@ step "Refused, with which reason; the live conversation was compared bit for bit
 printf '   %-42s   %-58s   %s\n' "what was changed" "reason" "result"
 printf '   %s\n' "${table[@]}"
 
+step "9. A durable store of many cuts. A process saves at 512 and at 768 tokens, goes on, and is killed (SIGKILL) while
+   it is saving a third time"
+keep_until_killed() {
+  local code=0 turns=0
+  "$demo" keep --model model.gguf --key key --store cache.store --logits long.logits >keep.log 2>&1 &
+  keeper=$!
+  until grep -q "waiting to be killed" keep.log; do
+    kill -0 "$keeper" 2>/dev/null && [ $((turns += 1)) -lt 1200 ] || break
+    sleep 0.1
+  done
+  kill -9 "$keeper" 2>/dev/null || true
+  wait "$keeper" 2>/dev/null || code=$?
+  keeper=
+  cat keep.log
+  printf '   %-52s %s\n' "exit code of the killed process" "$code"
+  [ "$code" -eq 137 ] && grep -q "waiting to be killed" keep.log
+}
+promised keep_until_killed
+
+step "10. Nothing of the third save is to be seen, and both cuts are whole"
+promised tool store ls "${identity[@]}" cache.store
+promised tool store fsck "${identity[@]}" cache.store --deep
+
+step "11. A new process takes the long prompt, finds the deepest prefix that is stored, restores it and computes the rest"
+resume() {
+  "$demo" resume --model model.gguf --key key --store cache.store "$@"
+}
+resume_long() { resume --prompt long --from 768 --logits long.logits | tee resume.log; }
+promised resume_long
+
+step "12. Another prompt leaves the first one at token 512: what both begin with is enough"
+"$demo" compute --model model.gguf --prompt forked --logits forked.logits
+promised resume --prompt forked --from 512 --logits forked.logits
+
+step "13. A model that differs in one bit finds nothing, and the identity says why"
+promised resume --model other.gguf --prompt long --from miss
+manifest=$("$kvpack" store ls "${identity[@]}" cache.store | awk '$2 == 768 { print $1 }')
+promised tool explain "${identity[@]}" "cache.store/objects/manifests/${manifest:0:2}/$manifest.kvpack" theirs.json
+
+step "14. What the store has done, as a page"
+promised tool store report "${identity[@]}" cache.store --out "$build/store-report.html" --force --title "kvpack demo"
+
 step "Times"
 grep -h -e "prefill of" -e "save, durable" -e "verified restore" save.log restore.log
+grep -h -e "saved, durable" keep.log
+grep -h -e "found, verified" -e "computed the" resume.log
 
 if [ "$failures" -ne 0 ]; then
   printf '\nFAILED: %d things were not as promised\n' "$failures"

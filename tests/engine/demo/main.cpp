@@ -9,65 +9,38 @@
 //
 // The last lets the context hold another conversation, wants exactly this refusal, and checks that the
 // conversation is still there, bit for bit. `--flash-attention off` and `--prompt other` change who asks.
+//
+// With a store, for prompts that begin alike (`long`: 896 tokens; `forked`: another way from token 512 on):
+//
+//   kvpack_demo keep --model FILE --key FILE --store DIR --logits FILE      saves at 512 and 768 tokens, goes
+//   on,
+//                                                                           and waits in the middle of a
+//                                                                           third save
+//   kvpack_demo compute --model FILE --prompt NAME --logits FILE            uninterrupted, without a store
+//   kvpack_demo resume --model FILE --key FILE --store DIR --prompt NAME --from TOKENS --logits FILE
+//   kvpack_demo resume ... --from miss
+//
 // Exit: 0 as promised; 1 not as promised; 2 usage; 3 not found; 4 refused; 5 I/O; 70 internal.
-#include <bit>
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
-#include <map>
-#include <random>
 #include <set>
 
 #include "engine/demo/cut.h"
 #include "engine/demo/file_digest.h"
 #include "engine/demo/folder_objects.h"
+#include "engine/demo/process.h"
+#include "engine/demo/store_steps.h"
 #include "kvpack/core/pack_set_reader.h"
 
 namespace kvpack::demo {
 namespace {
 
-constexpr std::size_t kPromptTokens = 768, kOtherConversationTokens = 96, kSteps = 4;
-constexpr std::uint32_t kNextToken = 17;  // What the user says next.
-constexpr std::string_view kTenant = "kvpack-demo";
-constexpr std::uint64_t kEpoch = 1;
+constexpr std::size_t kOtherConversationTokens = 96;
 
-using Options = std::map<std::string, std::string, std::less<>>;
-
-class Stopwatch {
- public:
-  double ms() const { return std::chrono::duration<double, std::milli>(Steady::now() - start_).count(); }
-
- private:
-  using Steady = std::chrono::steady_clock;
-  Steady::time_point start_ = Steady::now();
-};
-
-void print_time(const std::string& what, double ms) {
-  std::printf("   %-52s %8.1f ms\n", what.c_str(), ms);
-}
-void print_fact(const std::string& what, const std::string& value) {
-  std::printf("   %-52s %s\n", what.c_str(), value.c_str());
-}
-
-std::string option(const Options& options, std::string_view name) {
-  const auto found = options.find(name);
-  return found == options.end() ? std::string() : found->second;
-}
-
-/// 1234567 as 1,234,567.
-std::string grouped(std::uint64_t number) {
-  const std::string digits = std::to_string(number);
-  std::string text;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i != 0 && (digits.size() - i) % 3 == 0) text.push_back(',');
-    text.push_back(digits[i]);
-  }
-  return text;
-}
-
-/// "category: message".
-std::string describe(const Error& error) {
-  return std::string(category_token(error.code)) + ": " + error.message;
+/// The `other` prompt differs in its last token alone.
+std::vector<std::uint32_t> prompt_tokens(const Options& options) {
+  std::vector<std::uint32_t> tokens = random_tokens(7, kPromptTokens);
+  if (option(options, "--prompt") == "other") tokens.back() = (tokens.back() + 1) % kVocabulary;
+  return tokens;
 }
 
 int exit_code(const Error& error) {
@@ -80,60 +53,6 @@ int exit_code(const Error& error) {
     case ErrorCode::kInternal: return 70;
     default: return 4;
   }
-}
-
-/// Pseudo-random tokens. The `other` prompt differs in its last token alone.
-std::vector<std::uint32_t> prompt_tokens(const Options& options) {
-  std::mt19937 random(7);
-  std::vector<std::uint32_t> tokens(kPromptTokens);
-  for (auto& token : tokens) token = static_cast<std::uint32_t>(random() % kVocabulary);
-  if (option(options, "--prompt") == "other") tokens.back() = (tokens.back() + 1) % kVocabulary;
-  return tokens;
-}
-
-Result<Engine> open_engine(const Options& options) {
-  const bool flash_attention = option(options, "--flash-attention") != "off";
-  return Engine::open({option(options, "--model"), 1024, flash_attention, 1, 0});
-}
-
-Result<KeyRing> read_keys(const Options& options) {
-  SystemFileSystem fs;
-  KVPACK_TRY_ASSIGN(SecretKey root, read_key_file(fs, option(options, "--key")));
-  KVPACK_TRY_ASSIGN(const Id32 tenant, derive_tenant_namespace(root, byte_view(kTenant)));
-  return KeyRing::create({.stable_root = std::move(root), .tenant = tenant});
-}
-
-Status write_file(const std::string& path, ByteSpan bytes) {
-  SystemFileSystem fs;
-  KVPACK_TRY_ASSIGN(const Place place, open_place(fs, path));
-  KVPACK_TRY(publish_bytes(*place.directory, place.name, bytes));
-  return success();
-}
-
-Result<Bytes> read_file(const std::string& path) {
-  SystemFileSystem fs;
-  return read_file_bounded(fs, path, std::uint64_t{1} << 30);
-}
-
-/// The user's next token, then always the most probable one: logits of every step, and the tokens as text.
-struct Continuation {
-  Bytes logits;
-  std::string tokens;
-};
-
-Result<Continuation> continue_greedily(Engine& engine) {
-  ByteWriter logits;
-  std::string tokens;
-  std::uint32_t token = kNextToken;
-  for (std::size_t step = 0; step < kSteps; ++step) {
-    KVPACK_TRY(engine.append({&token, 1}));
-    const std::vector<float>& next = engine.next_logits();
-    for (const float value : next) logits.le(std::bit_cast<std::uint32_t>(value));
-    token = static_cast<std::uint32_t>(std::ranges::max_element(next) - next.begin());
-    if (step != 0) tokens.push_back(' ');
-    tokens += std::to_string(token);
-  }
-  return Continuation{std::move(logits).take(), tokens};
 }
 
 Status make_model(const Options& options) {
@@ -273,12 +192,15 @@ Result<int> restore_refused(const Options& options) {
 }
 
 Result<int> run(std::string_view mode, const Options& options) {
+  if (mode == "resume") return resume(options);
   if (mode == "restore") return options.contains("--refuse") ? restore_refused(options) : restore(options);
   Status status = fail(ErrorCode::kConfig, "unknown mode");
   if (mode == "make-model") status = make_model(options);
   if (mode == "flip") status = flip(options);
   if (mode == "identity") status = print_identity(options);
   if (mode == "save") status = save(options);
+  if (mode == "keep") status = keep(options);
+  if (mode == "compute") status = compute(options);
   if (!status.has_value()) return std::move(status.error());
   return 0;
 }
@@ -291,7 +213,9 @@ int main(int argc, char** argv) {
   Options options;
   for (int i = 2; i + 1 < argc; i += 2) options[argv[i]] = argv[i + 1];
   if (argc < 2 || argc % 2 != 0) {
-    std::fprintf(stderr, "usage: kvpack_demo make-model|flip|identity|save|restore [--NAME VALUE]...\n");
+    std::fprintf(
+        stderr,
+        "usage: kvpack_demo make-model|flip|identity|save|restore|keep|compute|resume [--NAME VALUE]...\n");
     return 2;
   }
   const auto code = run(argv[1], options);
