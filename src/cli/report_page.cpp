@@ -472,9 +472,9 @@ std::string use_chart(const ReportFacts& facts) {
 std::string use_section(const ReportFacts& facts) {
   std::string out = "<section id=\"use\"><h2>Hits and refusals</h2>\n";
   out +=
-      "<p class=\"muted\">Since the store was made or rebuilt. What readers do is counted by themselves and "
-      "is not "
-      "here.</p>\n";
+      "<p class=\"muted\">Since the store was made or rebuilt. Readers count for themselves, and a killed "
+      "process takes "
+      "its last half minute with it.</p>\n";
   out += use_chart(facts);
   out +=
       "<details><summary>All counters</summary><table><thead><tr><th scope=\"col\">counter</th><th "
