@@ -116,6 +116,7 @@ class RepeatedNames {
 
 struct Name {
   std::string text;
+  bool whole = true;  ///< The text was not cut.
   Digest32 digest{};
 };
 
@@ -124,6 +125,7 @@ Result<Name> read_name(GgufCursor& cursor, Sha256& hash) {
   hash.reset();
   Name name;
   KVPACK_TRY_ASSIGN(name.text, cursor.text(length, kMaxGgufNameShown, &hash));
+  name.whole = length <= kMaxGgufNameShown;
   name.digest = hash.finish();
   return name;
 }
@@ -375,7 +377,7 @@ Status GgufFile::read_pairs(const std::function<bool(std::string_view)>& keeps) 
       KVPACK_TRY_ASSIGN(const GgufValueHead head, read_gguf_value_head(cursor));
       if (block == 0 && name.text == kAlignmentKey) {
         KVPACK_TRY_ASSIGN(alignment_, read_alignment(cursor, head));
-      } else if (block == 0 && keeps(name.text)) {
+      } else if (block == 0 && name.whole && keeps(name.text)) {
         KVPACK_TRY_ASSIGN(GgufValue value, keep_value(cursor, head, name.text.size(), room));
         kept_.insert_or_assign(std::move(name.text), std::move(value));
       } else {

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 
+#include "kvpack/muse/domain_hash.h"
 #include "muse/gguf_cursor.h"
 
 namespace kvpack::muse {
@@ -153,22 +154,17 @@ Result<Id32> chat_template_sha256(const GgufFile& file) {
 Id32 context_policy_sha256(const MuseConfig& config) {
   Bytes layers;
   for (const LayerKind kind : config.layer_kinds) layers.push_back(kind == LayerKind::kSlidingRope ? 1 : 0);
-  Sha256 hash;
-  hash.update(with_nul("kvpack/muse-context-policy/v1"));
-  const auto part = [&hash](ByteSpan bytes) {
-    hash.update(le_bytes(std::uint64_t{bytes.size()}));
-    hash.update(bytes);
-  };
-  part(le_bytes(static_cast<std::uint32_t>(config.context_length)));
-  part(le_bytes(static_cast<std::uint32_t>(config.sliding_window)));
-  part(widened_bits(config.rope_base_swa));
-  part(le_bytes(static_cast<std::uint32_t>(config.rope_dim)));
-  part(byte_view("none"));  // Muse scales no rotation.
-  part(widened_bits(config.final_logit_softcap));
-  part(widened_bits(config.rms_eps));
-  part(widened_bits(config.post_norm_eps));
-  part(layers);
-  return {hash.finish()};
+  const auto context = le_bytes(static_cast<std::uint32_t>(config.context_length));
+  const auto window = le_bytes(static_cast<std::uint32_t>(config.sliding_window));
+  const auto rope_base = widened_bits(config.rope_base_swa);
+  const auto rope_dim = le_bytes(static_cast<std::uint32_t>(config.rope_dim));
+  const auto softcap = widened_bits(config.final_logit_softcap);
+  const auto rms_eps = widened_bits(config.rms_eps);
+  const auto post_norm_eps = widened_bits(config.post_norm_eps);
+  constexpr std::string_view kUnscaled = "none";  // Muse scales no rotation.
+  return domain_hash(
+      with_nul("kvpack/muse-context-policy/v1"),
+      {context, window, rope_base, rope_dim, byte_view(kUnscaled), softcap, rms_eps, post_norm_eps, layers});
 }
 
 Result<std::string> weight_precision(const GgufFile& file, const std::optional<std::string>& said) {

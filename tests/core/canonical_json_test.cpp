@@ -193,6 +193,19 @@ TEST(JsonDocument, KeepsRepeatsAndOtherNumbersVisible) {
   EXPECT_EQ(document->value.find("c"), nullptr);
 }
 
+TEST(JsonDocument, OtherNumbersHaveTheNearestReal) {
+  auto document = parse_json_document(byte_view(R"([-3, 0.1, 1e3, 18446744073709551616, 7])"));
+  ASSERT_TRUE(document.has_value());
+  const JsonValue copy = document->value.clone();
+  const JsonArray& items = *copy.as_array();
+  EXPECT_EQ(*items[0].as_real(), -3.0);
+  EXPECT_EQ(*items[1].as_real(), 0.1);
+  EXPECT_EQ(*items[2].as_real(), 1000.0);
+  EXPECT_EQ(*items[3].as_real(), 18446744073709551616.0);
+  EXPECT_EQ(items[4].as_real(), nullptr) << "an unsigned integer is one";
+  EXPECT_FALSE(parse_json_document(byte_view("1e999")).has_value());
+}
+
 TEST(JsonDocument, RepeatsInALargeObjectAreFoundInDocumentOrder) {
   std::string text = "{\"x\":{";
   for (int i = 0; i < 5000; ++i) text += "\"" + std::to_string((i * 7919) % 4999) + "\":1,";

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "kvpack/muse/config_json.h"
+#include "kvpack/muse/layout_derivation.h"
 #include "kvpack/muse/model_config.h"
 #include "kvpack/muse/model_identity.h"
 
@@ -38,6 +39,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto file = GgufFile::open(source, is_model_key);
   if (!file.has_value()) return 0;
   walk(*file, size);
+  const auto layout = derive_layout(*file);
+  require(!layout.has_value() || (validate_owned_layout(*layout).has_value() &&
+                                  validate_rope(layout->classes.front()).has_value()));
+  const auto latent = derive_mla_layout(*file);
+  require(!latent.has_value() || latent->num_layers > kMaxLayoutLayers ||
+          validate_owned_layout(*latent).has_value());
   const auto tokenizer = tokenizer_sha256(*file);
   const auto chat_template = chat_template_sha256(*file);
   const auto precision = weight_precision(*file, std::nullopt);

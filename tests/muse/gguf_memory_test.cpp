@@ -1,4 +1,4 @@
-// The bound on memory that docs/adapters.md §Model files promises, held by counting every allocation.
+// The bound on memory that docs/format/model-files.md promises, held by counting every allocation.
 #include <gtest/gtest.h>
 #include <malloc.h>
 

@@ -345,6 +345,10 @@ TEST(Gguf, LongNamesAreShownCutAtACharacterAndComparedWhole) {
               return success();
             })),
             "ok");
+  SpanSource again(bytes);
+  const auto all = GgufFile::open(again, keep_all);
+  ASSERT_EQ(verdict(all), "ok");
+  EXPECT_TRUE(all->kept().empty()) << "what is cut names nothing";
   file.repeat(name + "\xc3\xa9" + "2");
   EXPECT_EQ(verdict_of(file.finish(), keep_none), "expectation:gguf metadata key is repeated: " + name);
 }

@@ -36,8 +36,7 @@ enum class JsonKind : std::uint8_t {
   kNull,
   kBool,
   kUnsigned,
-  kOtherNumber,  ///< A number token that is no unsigned 64-bit integer. It has no value and no canonical
-                 ///< form.
+  kOtherNumber,  ///< A number token that is no unsigned 64-bit integer. It has no canonical form.
   kString,
   kArray,
   kObject,
@@ -63,7 +62,7 @@ class JsonValue {
 
   static JsonValue array() { return JsonValue(JsonArray{}); }
   static JsonValue object();
-  static JsonValue other_number() noexcept;
+  static JsonValue other_number(double nearest) noexcept;
   JsonValue clone() const;
 
   JsonKind kind() const noexcept { return static_cast<JsonKind>(data_.index()); }
@@ -72,6 +71,11 @@ class JsonValue {
   /// The value as its type, or nullptr when it is of another.
   const bool* as_bool() const noexcept { return std::get_if<bool>(&data_); }
   const std::uint64_t* as_unsigned() const noexcept { return std::get_if<std::uint64_t>(&data_); }
+  /// The f64 nearest to what a kOtherNumber token says, for the few documents that hold a real number.
+  const double* as_real() const noexcept {
+    const auto* other = std::get_if<OtherNumber>(&data_);
+    return other == nullptr ? nullptr : &other->nearest;
+  }
   const std::string* as_string() const noexcept { return pointee<std::string>(); }
   const JsonArray* as_array() const noexcept { return pointee<JsonArray>(); }
   const JsonObject* as_object() const noexcept { return pointee<JsonObject>(); }
@@ -90,7 +94,9 @@ class JsonValue {
   friend bool operator==(const JsonValue& a, const JsonValue& b);
 
  private:
-  struct OtherNumber {};
+  struct OtherNumber {
+    double nearest = 0;
+  };
   template <class T>
   const T* pointee() const noexcept {
     const auto* held = std::get_if<std::unique_ptr<T>>(&data_);
@@ -303,9 +309,9 @@ inline JsonValue JsonValue::object() {
   return JsonValue(JsonObject{});
 }
 
-inline JsonValue JsonValue::other_number() noexcept {
+inline JsonValue JsonValue::other_number(double nearest) noexcept {
   JsonValue value;
-  value.data_ = OtherNumber{};
+  value.data_ = OtherNumber{nearest};
   return value;
 }
 
@@ -314,7 +320,7 @@ inline JsonValue JsonValue::clone() const {
     case JsonKind::kNull: return {};
     case JsonKind::kBool: return *as_bool();
     case JsonKind::kUnsigned: return *as_unsigned();
-    case JsonKind::kOtherNumber: return other_number();
+    case JsonKind::kOtherNumber: return other_number(*as_real());
     case JsonKind::kString: return *as_string();
     case JsonKind::kArray: {
       JsonArray out;
@@ -505,8 +511,8 @@ class JsonBuilder {
   bool boolean(bool value) { return add(value); }
   bool number_unsigned(std::uint64_t value) { return add(value); }
   // Only tokens with a minus sign come as signed, so `-0` is among them.
-  bool number_integer(std::int64_t) { return add(JsonValue::other_number()); }
-  bool number_float(double, const std::string&) { return add(JsonValue::other_number()); }
+  bool number_integer(std::int64_t value) { return add(JsonValue::other_number(static_cast<double>(value))); }
+  bool number_float(double value, const std::string&) { return add(JsonValue::other_number(value)); }
   bool string(std::string& text) { return add(std::move(text)); }
   bool binary(std::vector<std::uint8_t>&) { return false; }
 

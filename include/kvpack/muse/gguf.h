@@ -1,7 +1,7 @@
 /// GGUF version 3, read as what it is: a file of unknown origin. Every length is bounded before anything is
-/// sized by it, and memory stays below 4 MiB whatever the file claims. docs/adapters.md §Model files
+/// sized by it, and memory stays below 4 MiB whatever the file claims. docs/format/model-files.md
 ///
-/// All errors are kExpectation with the texts of that section, except for kIo `gguf metadata ends early` and
+/// All errors are kExpectation with the texts of that document, except for kIo `gguf metadata ends early` and
 /// what the byte source says.
 #pragma once
 
@@ -23,7 +23,7 @@ inline constexpr std::uint64_t kMaxGgufStringBytes = std::uint64_t{1} << 24;
 inline constexpr std::uint64_t kMaxGgufArrayLength = std::uint64_t{1} << 20;
 inline constexpr std::uint32_t kMaxGgufDimensions = 32;
 inline constexpr std::uint32_t kDefaultGgufAlignment = 32;
-/// Longer names are judged like all others, and shown up to here.
+/// Longer names are judged like all others, shown up to here, and never kept.
 inline constexpr std::size_t kMaxGgufNameShown = 1024;
 /// What the kept values of one file may take together, each with its key and kKeptGgufOverhead.
 inline constexpr std::size_t kMaxKeptGgufBytes = std::size_t{1} << 20;

@@ -1,4 +1,4 @@
-/// A Muse model's configuration out of its file. docs/adapters.md §Model files
+/// A Muse model's configuration out of its file. docs/format/model-files.md §Muse configuration
 #pragma once
 
 #include "kvpack/muse/config.h"
