@@ -121,6 +121,7 @@ class SystemFile final : public File {
     if (done != 0 && errno != EOPNOTSUPP && errno != ENOSYS) return os_error(errno, "preallocate", path_);
     return success();
   }
+  void start_write_back() override { (void)::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE); }
   Status sync() override {
     // Not retried: after EINTR or any other failure nobody knows what has reached the medium.
     if (::fsync(fd_.get()) != 0) return os_error(errno, "sync", path_);

@@ -197,6 +197,7 @@ Result<StagedFile> StagedFile::write(StoreContext& context, ByteSpan bytes) {
   StagedFile staged(context, std::move(file), std::move(name), bytes.size());
   KVPACK_TRY(staged.file_->preallocate(bytes.size()));
   KVPACK_TRY(write_all(*staged.file_, 0, bytes));
+  staged.file_->start_write_back();
   return staged;
 }
 
@@ -225,11 +226,11 @@ Status link_objects(StoreContext& context, std::span<StagedObject> objects) {
   for (StagedObject& object : objects) KVPACK_TRY(object.file.sync());
   std::map<std::pair<ObjectKind, std::string>, std::vector<StagedObject*>> shards;
   for (StagedObject& object : objects) shards[{object.kind, shard_name(object.id)}].push_back(&object);
+  for (const auto& [place, members] : shards) KVPACK_TRY(context.files.make_shard(place.first, place.second));
+  KVPACK_TRY(context.files.sync_new_shards());
   bool partials_dirty = false;
   for (const auto& [place, members] : shards) {
-    DirtyDirectories opened;
-    KVPACK_TRY_ASSIGN(Directory* const shard,
-                      context.files.shard_for_writing(place.first, members.front()->id, opened));
+    KVPACK_TRY_ASSIGN(const auto shard, context.files.objects(place.first).open_directory(place.second));
     for (StagedObject* const object : members) {
       KVPACK_TRY(link_object(context, *shard, *object));
       KVPACK_TRY_ASSIGN(const bool named, object->file.finish());

@@ -93,18 +93,20 @@ Result<std::unique_ptr<Saving>> Saving::begin(StoreContext& context, const SaveR
   if (!scratch.has_value()) return refused(context, std::move(scratch.error()));
   saving->scratch_ = *std::move(scratch);
   saving->plan_->writer->set_parallelism(threads);
-  KVPACK_TRY(saving->reserve());
+  KVPACK_TRY(saving->reserve(threads));
   return saving;
 }
 
 /// Looks for what has been published under the key, then reserves.
-Status Saving::reserve() {
+/// @param threads  of the writes to come
+Status Saving::reserve(unsigned threads) {
   for (int attempt = 0; attempt < kMaxForeignPublications; ++attempt) {
     auto found = find_published(*context_, *plan_);
     if (!found.has_value()) return refused(*context_, std::move(found.error()));
     published_ = *std::move(found);
     KVPACK_TRY_ASSIGN(Upload reserved, Upload::reserve(*context_, plan_->declaration));
     upload_.emplace(std::move(reserved));
+    upload_->set_parallelism(threads);
     if (!upload_->is_replay()) published_.reset();  // What was there is gone by now.
     if (upload_->is_replay() == published_.has_value()) return success();
     upload_.reset();  // Somebody else has published in between.
@@ -158,7 +160,10 @@ Status Saving::write_chunks(Write&& write) {
     return write(sink);
   }
   UploadSink sink(*upload_);
-  return write(sink);
+  Status written = write(sink);
+  // A batch that was being linked meanwhile has chunks before the one that failed.
+  if (!written.has_value()) KVPACK_TRY(upload_->wait_for_batch());
+  return written;
 }
 
 Status Saving::write_plane(const StateKey& key, ByteSpan plane) {

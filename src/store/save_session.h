@@ -56,7 +56,7 @@ class Saving {
 
   Saving(StoreContext& context, std::unique_ptr<SavePlan> plan)
       : context_(&context), plan_(std::move(plan)) {}
-  Status reserve();
+  Status reserve(unsigned threads);
   Status check_open() const;
   Status check_next(const StateKey& key) const;
   template <class Step>

@@ -37,11 +37,6 @@ void DirtyDirectories::add(const std::string& path, std::unique_ptr<Directory> d
   directories_.try_emplace(path, std::move(directory));
 }
 
-Directory* DirtyDirectories::find(const std::string& path) const {
-  const auto found = directories_.find(path);
-  return found == directories_.end() ? nullptr : found->second.get();
-}
-
 Status DirtyDirectories::sync_all() {
   for (auto& [path, directory] : directories_) KVPACK_TRY(directory->sync());
   directories_.clear();
@@ -135,25 +130,24 @@ std::string StoreFiles::object_path(ObjectKind kind, const Id32& id) const {
   return join_path(join_path(objects(kind).path(), shard_name(id)), object_file_name(kind, id));
 }
 
-Result<Directory*> StoreFiles::shard_for_writing(ObjectKind kind, const Id32& id,
-                                                 DirtyDirectories& dirty) const {
-  Directory& parent = objects(kind);
-  const std::string path = join_path(parent.path(), shard_name(id));
-  if (Directory* known = dirty.find(path)) return known;
-  {
-    // A name in a directory whose own name is lost is lost too, so a new shard's parent is synced before the
-    // shard is used, by whoever made it: others wait here.
-    const std::lock_guard lock(gate_->mutex);
-    bool& parent_dirty = kind == ObjectKind::kChunk ? gate_->chunks_dirty : gate_->manifests_dirty;
-    const Status made = parent.make_directory(shard_name(id));
-    if (!made.has_value() && made.error().code != ErrorCode::kExpectation) return Error(made.error());
-    parent_dirty = parent_dirty || made.has_value();
-    if (parent_dirty) KVPACK_TRY(parent.sync());
-    parent_dirty = false;
-  }
-  KVPACK_TRY_ASSIGN(auto shard, parent.open_directory(shard_name(id)));
-  dirty.add(path, std::move(shard));
-  return dirty.find(path);
+Status StoreFiles::make_shard(ObjectKind kind, std::string_view name) const {
+  const std::lock_guard lock(new_shards_->mutex);
+  bool& is_new = kind == ObjectKind::kChunk ? new_shards_->of_chunks : new_shards_->of_manifests;
+  const Status made = objects(kind).make_directory(name);
+  if (!made.has_value() && made.error().code != ErrorCode::kExpectation) return Error(made.error());
+  is_new = is_new || made.has_value();
+  return success();
+}
+
+Status StoreFiles::sync_new_shards() const {
+  // A name in a directory whose own name is lost is lost too. Somebody else may have made the shard that is
+  // to be used: then it is synced here, or has been.
+  const std::lock_guard lock(new_shards_->mutex);
+  if (new_shards_->of_chunks) KVPACK_TRY(chunks_->sync());
+  new_shards_->of_chunks = false;
+  if (new_shards_->of_manifests) KVPACK_TRY(manifests_->sync());
+  new_shards_->of_manifests = false;
+  return success();
 }
 
 std::string StoreFiles::catalog_path() const {

@@ -29,8 +29,6 @@ std::optional<Id32> object_id_of(ObjectKind kind, std::string_view file_name);
 class DirtyDirectories {
  public:
   void add(const std::string& path, std::unique_ptr<Directory> directory);
-  /// The directory of this path when it has been added already.
-  Directory* find(const std::string& path) const;
   bool empty() const noexcept { return directories_.empty(); }
   /// Syncs each once, in the order of their paths, and forgets them.
   Status sync_all();
@@ -73,22 +71,23 @@ class StoreFiles {
   /// For messages.
   std::string object_path(ObjectKind kind, const Id32& id) const;
 
-  /// The directory in which an object is linked, made when it is absent; a new one's parent is synced by
-  /// then. Kept in `dirty`, to be synced after the links.
-  Result<Directory*> shard_for_writing(ObjectKind kind, const Id32& id, DirtyDirectories& dirty) const;
+  /// Makes the directory in which objects are linked, unless it is there.
+  Status make_shard(ObjectKind kind, std::string_view name) const;
+  /// Makes durable the names of all shards that were made, here or elsewhere, before one of them is used.
+  Status sync_new_shards() const;
 
   /// Path of the catalog's database, for SQLite.
   std::string catalog_path() const;
 
  private:
-  /// Makes shards one at a time, and remembers a parent whose sync has failed or not come yet.
-  struct ShardGate {
+  /// Parents of shards that have been made, and whose sync has failed or not come yet.
+  struct NewShards {
     std::mutex mutex{};
-    bool chunks_dirty = false;
-    bool manifests_dirty = false;
+    bool of_chunks = false;
+    bool of_manifests = false;
   };
   std::unique_ptr<Directory> root_, objects_, chunks_, manifests_, partials_, uploads_, quarantine_, pins_;
-  std::unique_ptr<ShardGate> gate_ = std::make_unique<ShardGate>();
+  std::unique_ptr<NewShards> new_shards_ = std::make_unique<NewShards>();
 };
 
 /// A directory of ours: owned by the effective user, no bit for group or others.

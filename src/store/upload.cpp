@@ -2,6 +2,7 @@
 
 #include <unordered_map>
 
+#include "store/background_task.h"
 #include "store/damage.h"
 #include "store/disk_reserve.h"
 #include "store/manifest_rows.h"
@@ -94,6 +95,9 @@ Status insert_chunk(StoreContext& context, sqlite::Database& db, const ChunkRef&
 
 /// The rules of a session in one place: after an error nothing but its end, one batch at a time, and nothing
 /// is settled that somebody else may have undone.
+///
+/// Three batches may be under way: one that is being filled, one that is being planned and linked, by a
+/// thread of the session's own where the caller allows it, and one that is linked and not settled.
 class Upload::Session {
  public:
   Session(StoreContext& context, const UploadDeclaration& declaration, Reservation reservation)
@@ -109,6 +113,7 @@ class Upload::Session {
   bool is_replay() const noexcept { return reservation_.is_replay; }
   const Id32& head_id() const noexcept { return reservation_.head_id; }
   std::uint64_t settled_records() const noexcept { return settled_records_; }
+  void set_parallelism(unsigned threads) noexcept { links_beside_ = threads > 1; }
 
   /// A search that fails has changed nothing: chunks before this one can still be put, so that the error that
   /// counts is the first chunk's, however many threads there are.
@@ -117,6 +122,11 @@ class Upload::Session {
   }
   Status put_chunk(const ChunkRef& ref, ByteSpan object) {
     return in_call([&] { return put(ref, object); });
+  }
+  Status wait_for_batch() {
+    Status linked = linking_.wait();
+    if (!linked.has_value()) poisoned_ = true;
+    return linked;
   }
   Status publish(const MakeManifests& make) {
     return in_call([&] { return is_replay() ? compare(make) : publish_all(make); });
@@ -174,11 +184,12 @@ class Upload::Session {
   Status compare(const MakeManifests& make);
 
   Status flush();
+  Status link_full_batch();
   Status check_ours(sqlite::Database& db, const char* refusal) const;
   Result<std::optional<ChunkRef>> adoptable(sqlite::Database& db, const ChunkRef& ref);
   Status adopt(sqlite::Database& db, const ChunkRef& ref);
   Status plan_found(sqlite::Database& db, const std::vector<FoundChunk>& found);
-  Result<Batch> plan_staged(sqlite::Database& db);
+  Result<Batch> plan_full(sqlite::Database& db);
   Status settle_linked(sqlite::Database& db);
   Status settle_chunk(sqlite::Database& db, const ChunkRef& ref, DirtyDirectories& dirty);
   Status record_progress(sqlite::Database& db);
@@ -200,8 +211,11 @@ class Upload::Session {
   std::atomic<bool> poisoned_{false};
   bool published_ = false;
   bool ended_ = false;
-  Batch staged_{};  ///< In temporary files, not planned.
-  Batch linked_{};  ///< Planned and linked, not settled.
+  bool links_beside_ = false;  ///< Full batches are linked while the next is filled.
+  Batch staged_{};             ///< In temporary files, being filled.
+  BackgroundTask linking_{};   ///< While it runs, what follows and what is counted above is its own.
+  Batch full_{};               ///< In temporary files, not planned.
+  Batch linked_{};             ///< Planned and linked, not settled.
   std::vector<StoreFault> faults_{};
   std::uint64_t shared_bytes_ = 0;  ///< Not counted yet.
 
@@ -248,6 +262,7 @@ Status Upload::Session::put(const ChunkRef& ref, ByteSpan object) {
   if (is_replay())
     return fail(ErrorCode::kAuthentication,
                 "published export replay contains changed or unavailable chunk bytes");
+  if (linking_.has_failed()) return linking_.wait();
   KVPACK_TRY(detail::validate_chunk_ref(ref));
   if (object.size() != ref.object_bytes)
     return fail(ErrorCode::kState, "chunk object does not have the length of its reference");
@@ -259,7 +274,10 @@ Status Upload::Session::put(const ChunkRef& ref, ByteSpan object) {
     }
   }
   // Temporary files keep descriptors, of which all sessions together may have so many.
-  if (context_.staged_files >= kMaxStagedFiles && !staged_.objects.empty()) KVPACK_TRY(flush());
+  if (context_.staged_files >= kMaxStagedFiles) {
+    if (!staged_.objects.empty()) KVPACK_TRY(flush());
+    KVPACK_TRY(linking_.wait());
+  }
   KVPACK_TRY_ASSIGN(StagedFile file, StagedFile::write(context_, object));
   staged_.objects.push_back({.kind = ObjectKind::kChunk, .id = ref.object_key, .file = std::move(file)});
   staged_.refs.push_back(ref);
@@ -330,11 +348,11 @@ Status Upload::Session::plan_found(sqlite::Database& db, const std::vector<Found
 }
 
 /// T1. @return what is to be linked
-Result<Upload::Session::Batch> Upload::Session::plan_staged(sqlite::Database& db) {
+Result<Upload::Session::Batch> Upload::Session::plan_full(sqlite::Database& db) {
   Batch to_link;
-  to_link.records = staged_.records;
-  for (std::size_t i = 0; i < staged_.refs.size(); ++i) {
-    const ChunkRef& ref = staged_.refs[i];
+  to_link.records = full_.records;
+  for (std::size_t i = 0; i < full_.refs.size(); ++i) {
+    const ChunkRef& ref = full_.refs[i];
     KVPACK_TRY_ASSIGN(const auto existing, adoptable(db, ref));
     if (existing) {
       KVPACK_TRY(adopt(db, *existing));
@@ -343,7 +361,7 @@ Result<Upload::Session::Batch> Upload::Session::plan_staged(sqlite::Database& db
     KVPACK_TRY(
         plan_object(db, reservation_.claim.upload, ObjectKind::kChunk, ref.object_key, PlanPhase::kPlanned));
     to_link.refs.push_back(ref);
-    to_link.objects.push_back(std::move(staged_.objects[i]));
+    to_link.objects.push_back(std::move(full_.objects[i]));
     to_link.bytes += ref.object_bytes;
   }
   return to_link;
@@ -396,8 +414,17 @@ void Upload::Session::tell_faults() {
     if (context_.options.on_fault) context_.options.on_fault(fault);
 }
 
-/// Settles the batch before, plans this one, and links it.
+/// Hands over what is staged to be linked, once what was handed over before has been.
 Status Upload::Session::flush() {
+  KVPACK_TRY(linking_.wait());
+  full_ = std::exchange(staged_, Batch());
+  if (!links_beside_) return link_full_batch();
+  linking_.begin([this] { return link_full_batch(); });
+  return success();
+}
+
+/// Settles the batch before, plans this one, and links it.
+Status Upload::Session::link_full_batch() {
   KVPACK_TRY(check_writable(context_));
   const std::lock_guard alone(reservation_.session->working);
   const std::vector<FoundChunk> found = take_found();
@@ -406,7 +433,7 @@ Status Upload::Session::flush() {
     KVPACK_TRY(check_ours(db, kNotReserved));
     KVPACK_TRY(settle_linked(db));
     KVPACK_TRY(plan_found(db, found));
-    KVPACK_TRY_ASSIGN(Batch planned, plan_staged(db));
+    KVPACK_TRY_ASSIGN(Batch planned, plan_full(db));
     KVPACK_TRY(record_progress(db));
     return planned;
   });
@@ -415,7 +442,7 @@ Status Upload::Session::flush() {
   context_.counters.add(Counter::kSaveBytesWritten, written_bytes_ - written_before);
   context_.counters.add(Counter::kSaveBytesShared, std::exchange(shared_bytes_, 0));
   linked_ = Batch();
-  staged_ = Batch();
+  full_ = Batch();
   KVPACK_TRY(link_objects(context_, to_link->objects));
   linked_ = *std::move(to_link);
   linked_.objects.clear();
@@ -467,6 +494,7 @@ Status Upload::Session::make_visible(sqlite::Database& db, const std::vector<Man
 
 Status Upload::Session::publish_all(const MakeManifests& make) {
   if (!staged_.objects.empty()) KVPACK_TRY(flush());
+  KVPACK_TRY(linking_.wait());
   linked_.records += std::exchange(staged_.records, 0);
   KVPACK_TRY(check_writable(context_));
   const std::lock_guard alone(reservation_.session->working);
@@ -513,12 +541,14 @@ Status Upload::Session::compare(const MakeManifests& make) {
 
 void Upload::Session::end(After after) noexcept {
   if (std::exchange(ended_, true)) return;
+  linking_.finish();
   const bool failed = poisoned_.exchange(true);
   if (failed) context_.counters.add(Counter::kSavesRefused);
   if (is_replay() || published_) return;
   try {
     take_found();
     staged_ = Batch();
+    full_ = Batch();
     linked_ = Batch();
     if (after == After::kKeep && is_import()) return;
     const std::lock_guard alone(reservation_.session->working);
@@ -561,11 +591,17 @@ const Id32& Upload::head_id() const noexcept {
 std::uint64_t Upload::settled_records() const noexcept {
   return session_->settled_records();
 }
+void Upload::set_parallelism(unsigned threads) noexcept {
+  session_->set_parallelism(threads);
+}
 Result<std::optional<ChunkRef>> Upload::find_chunk(const Id32& content_id, std::uint32_t plaintext_bytes) {
   return session_->find_chunk(content_id, plaintext_bytes);
 }
 Status Upload::put_chunk(const ChunkRef& ref, ByteSpan object) {
   return session_->put_chunk(ref, object);
+}
+Status Upload::wait_for_batch() {
+  return session_->wait_for_batch();
 }
 ChunkRef Upload::settled(const ChunkRef& put) const {
   return session_->settled(put);

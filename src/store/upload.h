@@ -60,6 +60,10 @@ class Upload {
   /// import goes on.
   std::uint64_t settled_records() const noexcept;
 
+  /// Threads of the calls to come, at least 1, which is what an upload begins with. Above 1, a full batch is
+  /// planned and linked by one more thread while the next is filled; its error is then that of a later call.
+  void set_parallelism(unsigned threads) noexcept;
+
   /// A stored chunk of this content under the active epoch that this upload may rely on, or one that it has
   /// put already. It is pinned until the upload has planned it. Not for imports, which keep the objects that
   /// their manifests name. Usable from several threads at once, also beside put_chunk().
@@ -74,6 +78,9 @@ class Upload {
   ///        exceeds reservation`; kState `upload session was superseded`, `upload is not reserved`;
   ///        kPoisoned; kCatalog kIo
   Status put_chunk(const ChunkRef& ref, ByteSpan object);
+  /// Waits for a batch that is being linked beside the caller. @return its error, if no call has told it yet:
+  /// it counts before anything that went wrong with later chunks. As put_chunk
+  Status wait_for_batch();
 
   /// The reference to use in a manifest for a chunk that was found or put: another one of the same content
   /// when somebody else has published that first. Final while publish() calls `make`.

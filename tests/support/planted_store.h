@@ -108,14 +108,16 @@ class Planter {
   }
 
   void put_file(store::ObjectKind kind, const Id32& id, std::uint64_t bytes) {
-    store::DirtyDirectories dirty;
-    const auto shard = context_.files.shard_for_writing(kind, id, dirty);
+    const std::string name = store::shard_name(id);
+    ASSERT_TRUE(context_.files.make_shard(kind, name).has_value());
+    ASSERT_TRUE(context_.files.sync_new_shards().has_value());
+    const auto shard = context_.files.objects(kind).open_directory(name);
     ASSERT_TRUE(shard.has_value()) << shard.error().verdict();
     auto file = (*shard)->create(store::object_file_name(kind, id));
     ASSERT_TRUE(file.has_value()) << file.error().verdict();
     ASSERT_TRUE(write_all(**file, 0, Bytes(static_cast<std::size_t>(bytes), std::uint8_t{0x5a})).has_value());
     ASSERT_TRUE((*file)->sync().has_value());
-    ASSERT_TRUE(dirty.sync_all().has_value());
+    ASSERT_TRUE((*shard)->sync().has_value());
   }
 
   // One transaction, which must succeed.

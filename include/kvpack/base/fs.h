@@ -64,6 +64,9 @@ class File {
   /// Reserves room for the first `size_bytes` without changing the length. Does nothing where the file system
   /// cannot. @error kIo
   virtual Status preallocate(std::uint64_t size_bytes) = 0;
+  /// Asks for what has been written to be brought to the medium soon, so that a later sync has less to do.
+  /// Does not wait, and promises nothing.
+  virtual void start_write_back() {}
   /// Content and length are on the medium after success. After a failure they are undefined for good: another
   /// call proves nothing. Says nothing about the file's name.
   virtual Status sync() = 0;
