@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+
+#include "kvpack/muse/economics.h"
 
 namespace kvpack::cli {
 
@@ -11,13 +14,17 @@ constexpr std::uint64_t kNoEnd = std::numeric_limits<std::uint64_t>::max();
 constexpr std::size_t kMaxQuarantineGroups = 1'000;
 constexpr std::size_t kShownQuarantineGroups = 20;
 
-constexpr std::uint64_t kMsPerSecond = 1'000;
-
 /// amount · numerator / denominator, rounded down; the largest number when it is larger. @pre denominator > 0
 std::uint64_t scaled(std::uint64_t amount, std::uint64_t numerator, std::uint64_t denominator) {
   const long double exact = static_cast<long double>(amount) * static_cast<long double>(numerator) /
                             static_cast<long double>(denominator);
   return exact >= static_cast<long double>(kNoEnd) ? kNoEnd : static_cast<std::uint64_t>(exact);
+}
+
+/// Rounded to the nearest; the largest number when it is larger.
+std::uint64_t whole_ms(double seconds) {
+  const double ms = std::round(seconds * 1e3);
+  return ms >= 0x1p64 ? kNoEnd : static_cast<std::uint64_t>(ms);
 }
 
 std::vector<SharingClass> classes_of(const std::vector<ChunkSharing>& sharing) {
@@ -120,10 +127,15 @@ ReportEconomics economics_of(const ReportFacts& facts, const ReportRates& rates)
       .served_bytes = facts.counter("restore_bytes")};
   if (facts.restored_bytes != 0)
     result.served_tokens = scaled(result.served_bytes, facts.token_count, facts.restored_bytes);
+  // A rate that is not given takes no part in what is asked of the costs.
+  const muse::MoveCosts costs{
+      .prefill_tokens_per_second = static_cast<double>(rates.prefill_tokens_per_second.value_or(1)),
+      .wire_bytes_per_second = static_cast<double>(rates.wire_bytes_per_second.value_or(1))};
   if (result.served_tokens && rates.prefill_tokens_per_second)
-    result.recompute_ms = scaled(*result.served_tokens, kMsPerSecond, *rates.prefill_tokens_per_second);
+    result.recompute_ms = whole_ms(muse::recompute_seconds(costs, *result.served_tokens));
   if (rates.wire_bytes_per_second)
-    result.move_ms = scaled(result.served_bytes, kMsPerSecond, *rates.wire_bytes_per_second);
+    result.move_ms = whole_ms(static_cast<double>(result.served_bytes) * costs.seconds_per_byte());
+  if (rates.has_both()) result.muse_break_even_tokens = muse::break_even_tokens(costs);
   return result;
 }
 

@@ -27,6 +27,8 @@ struct ReportFinding {
 struct ReportRates {
   std::optional<std::uint64_t> prefill_tokens_per_second{};
   std::optional<std::uint64_t> wire_bytes_per_second{};
+
+  bool has_both() const noexcept { return prefill_tokens_per_second && wire_bytes_per_second; }
 };
 
 /// What the store has saved its users. Estimates take the average cut that is stored for the average cut that
@@ -40,6 +42,8 @@ struct ReportEconomics {
   std::optional<std::uint64_t> served_tokens{};  ///< Estimate; nothing where no cut is stored.
   std::optional<std::uint64_t> recompute_ms{};   ///< To compute these tokens, at the prefill rate.
   std::optional<std::uint64_t> move_ms{};        ///< To move these bytes, at the wire's rate.
+  /// With both rates: tokens from which on moving a cache of Muse's geometry is faster; nothing: never.
+  std::optional<std::uint64_t> muse_break_even_tokens{};
 };
 
 struct ReportFacts {

@@ -127,6 +127,7 @@ JsonValue economics_section(const ReportEconomics& economics) {
   section.set("wire_bytes_per_second", optional_number(economics.rates.wire_bytes_per_second));
   section.set("recompute_ms", optional_number(economics.recompute_ms));
   section.set("move_ms", optional_number(economics.move_ms));
+  section.set("muse_break_even_tokens", optional_number(economics.muse_break_even_tokens));
   return section;
 }
 

@@ -336,7 +336,7 @@ class TreeChart {
   }
 
  private:
-  static constexpr double kLeft = 8, kRight = 220, kTop = 34, kLane = 22;
+  static constexpr double kLeft = 8, kRight = 280, kTop = 34, kLane = 22;
 
   double x_of(const ShownCut& cut) const {
     return kLeft + on_scale(cut.token_count, forest_.deepest_tokens, kWidth - kLeft - kRight);
@@ -526,6 +526,23 @@ std::string findings_section(const ReportFacts& facts) {
   return out + "</tbody></table></div></section>\n";
 }
 
+std::string time_chart(std::uint64_t recompute_ms, std::uint64_t move_ms) {
+  constexpr double kLeft = 90, kBars = 700, kRow = 26;
+  std::string out = open_chart(
+      "chart-economics", 8 + 2 * kRow, "Time to compute what restores have given out, and to move it",
+      fmt::format("Computing takes {}, moving {}.", duration_text(recompute_ms), duration_text(move_ms)));
+  double y = 4;
+  for (const auto& [name, ms, color] :
+       {std::tuple("computing", recompute_ms, "c"), {"moving", move_ms, "a"}}) {
+    const double width = std::max(2.0, on_scale(ms, std::max(recompute_ms, move_ms), kBars));
+    out += text_at(0, y + 14, "", name);
+    out += box_at(kLeft, y, width, 18, color, fmt::format("{}: {}", name, duration_text(ms)));
+    out += text_at(kLeft + width + 8, y + 14, "m", duration_text(ms));
+    y += kRow;
+  }
+  return out + std::string(kCloseChart);
+}
+
 std::string economics_section(const ReportEconomics& economics) {
   std::string out = "<section id=\"economics\"><h2>Economics</h2>\n<table><tbody>\n";
   const auto row = [&](std::string_view name, const std::string& markup) {
@@ -550,7 +567,14 @@ std::string economics_section(const ReportEconomics& economics) {
   if (economics.move_ms)
     row("time that moving the bytes takes (estimate)",
         figure("economics.move_ms", *economics.move_ms, duration_text(*economics.move_ms)));
+  if (economics.rates.has_both())
+    row("tokens from which on moving is faster than computing, in caches of Muse Glimmer 30B",
+        economics.muse_break_even_tokens
+            ? count_figure("economics.muse_break_even_tokens", *economics.muse_break_even_tokens)
+            : "never");
   out += "</tbody></table>\n";
+  if (economics.recompute_ms && economics.move_ms)
+    out += time_chart(*economics.recompute_ms, *economics.move_ms);
   out +=
       "<p class=\"muted\">Estimates take the average stored cut for the average restored one. Times need "
       "<code>--prefill-tps</code> and <code>--wire</code>.</p>\n";

@@ -22,6 +22,7 @@ import store_cli_test
 from cli_test import ID
 
 CHARTS = ["chart-quota", "chart-sharing", "chart-tree", "chart-use"]
+ALL_CHARTS = CHARTS + ["chart-economics"]
 
 
 class Page(html.parser.HTMLParser):
@@ -253,6 +254,12 @@ class Contents(Case):
         self.assertEqual([economics[name] for name in ("recompute_ms", "move_ms", "prefill_tokens_per_second")], [None] * 3)
         economics = self.report("--prefill-tps", 1000, "--wire", 320_000_000, "--force")[0]["economics"]
         self.assertEqual((economics["recompute_ms"], economics["move_ms"]), (10_000_000, 2_000))
+        self.assertEqual(economics["muse_break_even_tokens"], 256)
+        # At so many tokens in a second a cache is never moved faster.
+        value, page, _ = self.report("--prefill-tps", 10 ** 15, "--wire", 1, "--force")
+        self.assertIsNone(value["economics"]["muse_break_even_tokens"])
+        self.assertIn("never", page.text())
+        self.assertEqual((value["economics"]["recompute_ms"], value["economics"]["move_ms"]), (0, 640_000_000_000))
 
     def test_nothing_of_the_tenant_is_told(self):
         self.conversation()
@@ -470,7 +477,7 @@ def contrast(a, b):
 
 
 class InTheBrowser(Case):
-    WIDTH, HEIGHT = 1000, 1900
+    WIDTH, HEIGHT = 1000, 3200
 
     @classmethod
     def setUpClass(cls):
@@ -485,7 +492,7 @@ class InTheBrowser(Case):
         self.catalog(*(("INSERT OR REPLACE INTO counters VALUES (?, ?)", name, value) for name, value in
                        (("lookups_exact", 60), ("lookups_ancestor", 30), ("lookups_miss", 10), ("restores_committed", 80),
                         ("restores_refused", 7), ("saves_refused", 2), ("restore_bytes", 6_400_000))))
-        self.value, _, self.text = self.report("--title", "Store <1> & others", "--prefill-tps", 900)
+        _, _, self.text = self.report("--title", "Store <1> & others", "--prefill-tps", 900, "--wire", 100_000)
 
     def browse(self, url, *arguments, pages=None, dark=False):
         """Runs the browser on one page. Everything that it asks of the network, and what it prints."""
@@ -519,7 +526,7 @@ class InTheBrowser(Case):
     def test_what_is_drawn(self):
         dom, _ = self.browse(f"file://{self.folder}/r.html", "--dump-dom")
         page = Page(dom)
-        self.assertEqual([attributes["id"] for tag, attributes in page.elements if tag == "svg"], CHARTS)
+        self.assertEqual([attributes["id"] for tag, attributes in page.elements if tag == "svg"], ALL_CHARTS)
         self.assertEqual((page.count("circle", "cut"), page.count("path", "path"), page.count("li", "notice")), (5, 5, 2))
         for text in ("Store <1> & others", "Sizes", "Sharing", "Prefixes", "Hits and refusals", "Findings and quarantine",
                      "Economics", "768 tokens,", "a part of it 30", "4.0 MiB", "90.0 %"):
@@ -576,7 +583,7 @@ class InTheBrowser(Case):
                     continue
                 self.assertTrue(near(pixel(int(mark["x"]), int(mark["y"])), mark["color"]), (mark, dark))
                 drawn.setdefault(mark["chart"], set()).add(tuple(mark["color"]))
-            self.assertEqual(sorted(drawn), sorted(CHARTS))
+            self.assertEqual(sorted(drawn), sorted(ALL_CHARTS))
             self.assertGreaterEqual(len(set().union(*drawn.values())), 4)
             for text in seen["texts"]:
                 left, top, right, bottom = map(int, text["box"])
