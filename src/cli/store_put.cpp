@@ -3,7 +3,6 @@
 #include <set>
 
 #include "cli/store_command.h"
-#include "kvpack/crypto/sha256.h"
 #include "kvpack/store/save.h"
 
 namespace kvpack::cli {
@@ -76,32 +75,6 @@ Result<std::optional<Id32>> find_parent(Store& store, const DescribedCut& cut) {
   return std::optional<Id32>();
 }
 
-/// By default the same put is the same save. The same input saved another way is another one: under one key a
-/// store refuses it for good, also when the first one has long been evicted.
-Result<Id32> key_of(const KeySchedule& keys, const SaveRequest& request) {
-  const Id32& family = request.family->id();
-  KVPACK_TRY_ASSIGN(const DerivedInput input,
-                    derive_input(keys, request.semantic_model, family, request.auxiliary, request.tokens));
-  ByteWriter way;
-  way.bytes(without_nul("kvpack/cli/store-put/v1"));
-  way.bytes(adapter_idempotency_key(keys.tenant(), request.semantic_model, family, input.cut, request.kind));
-  way.bytes(request.parent.value_or(Id32{}));
-  way.le(keys.epoch());
-  way.le(static_cast<std::uint8_t>(request.encrypt));
-  way.le(static_cast<std::uint8_t>(request.spans.rule));
-  way.le(request.spans.grain_tokens);
-  way.le(request.spans.window_grain_tokens);
-  way.le(request.checkpoint_stride_tokens);
-  for (const SaveState& state : request.states) {
-    way.le(state.token_start);
-    way.le(state.atomic_group);
-    way.le(state.sidecar_sinks);
-    way.le(static_cast<std::uint64_t>(state.byte_strides.size()));
-    for (const std::uint64_t stride : state.byte_strides) way.le(stride);
-  }
-  return Id32{sha256(way.view())};
-}
-
 struct Put {
   SaveResult saved;
   std::optional<Id32> parent;
@@ -112,9 +85,6 @@ Result<Put> put(const Environment& environment, const PutOptions& options, Store
                 const DescribedCut& cut, SaveRequest request) {
   if (options.parent_deepest) {
     KVPACK_TRY_ASSIGN(request.parent, find_parent(store, cut));
-  }
-  if (!request.idempotency_key) {
-    KVPACK_TRY_ASSIGN(request.idempotency_key, key_of(store.active_keys(), request));
   }
   KVPACK_TRY_ASSIGN(const LoadedInput input, load_input(*environment.fs, cut.description, cut.folder));
   KVPACK_TRY_ASSIGN(SaveSession session, SaveSession::begin(store, request));

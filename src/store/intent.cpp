@@ -9,4 +9,9 @@ Id32 adapter_idempotency_key(const Id32& tenant, const Id32& semantic_model_id, 
                       le_bytes(static_cast<std::uint8_t>(kind))})};
 }
 
+Id32 default_idempotency_key(const Id32& adapter_key, const Id32& intent_digest, std::uint64_t publication) {
+  return Id32{
+      sha256({with_nul("kvpack-store/v1/declared-save"), adapter_key, intent_digest, le_bytes(publication)})};
+}
+
 }  // namespace kvpack::store

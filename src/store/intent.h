@@ -48,8 +48,12 @@ class IntentHash {
   Sha256 hash_{};
 };
 
-/// The idempotency key of an adapter that has none of its own: of what is saved and how.
+/// The idempotency key of an adapter that has none of its own: of what is saved, not of how.
 Id32 adapter_idempotency_key(const Id32& tenant, const Id32& semantic_model_id, const Id32& family_id,
                              const InputCutId& cut, UploadKind kind);
+
+/// The key of a save that is given none: of all that a known key is compared with, so that no other
+/// declaration (another key epoch, cipher, parent or division into spans) ever meets it.
+Id32 default_idempotency_key(const Id32& adapter_key, const Id32& intent_digest, std::uint64_t publication);
 
 }  // namespace kvpack::store

@@ -241,8 +241,6 @@ Result<std::unique_ptr<SavePlan>> plan_save(StoreContext& context, const SaveReq
   declaration.kind = is_export(request) ? UploadKind::kCutExport : UploadKind::kSingleCut;
   declaration.publication = request.publication;
   declaration.parent_manifest = request.parent;
-  declaration.idempotency_key = request.idempotency_key.value_or(adapter_idempotency_key(
-      context.tenant, request.semantic_model, plan->family.id(), plan->writer->cut(), request.kind));
   const DeclaredSave declared{.writer = &*plan->writer,
                               .semantic_id = &plan->semantic_id,
                               .family_id = &plan->family.id(),
@@ -255,6 +253,10 @@ Result<std::unique_ptr<SavePlan>> plan_save(StoreContext& context, const SaveReq
     KVPACK_TRY_ASSIGN(declaration.intent_digest,
                       single_cut_intent(declared, request.spans, plan->parent ? &*plan->parent : nullptr));
   }
+  const Id32 adapter_key = adapter_idempotency_key(context.tenant, plan->semantic_id, plan->family.id(),
+                                                   plan->writer->cut(), declaration.kind);
+  declaration.idempotency_key = request.idempotency_key.value_or(
+      default_idempotency_key(adapter_key, declaration.intent_digest, declaration.publication));
   return plan;
 }
 

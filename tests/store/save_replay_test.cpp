@@ -11,6 +11,7 @@ namespace kvpack::store_save_replay_test {
 namespace {
 
 using testing::catalog_number;
+using testing::expect_no_orphans;
 using testing::expect_restores;
 using testing::expect_saved;
 using testing::expect_sound;
@@ -161,6 +162,85 @@ TEST(StoreSaveReplay, AKeyStandsForOneDeclaration) {
                 r.time_to_live_ms = 1;
               }),
               "success");
+  }
+}
+
+TEST(StoreSaveReplay, AfterARotationTheSameTokensAreSavedInTheNewEpochAndThenReplayed) {
+  for (const SaveKind kind : kKinds) {
+    StoreFixture f;
+    f.options.keys = testing::test_keys({.minimum_readable = 1, .active = 2});
+    f.options.epochs = {.minimum_readable = 1, .active = 1};
+    auto store = f.create();
+    const SavableInput input(small_family(), 600);
+    const SaveResult first = expect_saved(*store, input, kind);
+    store.reset();
+    f.options.epochs = {.minimum_readable = 1, .active = 2};
+    store = f.open();
+    const SaveResult rotated = expect_saved(*store, input, kind);
+    EXPECT_FALSE(rotated.replayed);
+    EXPECT_EQ(rotated.shared, ChunkCounts());  // what is stored in an epoch is of that epoch's keys
+    EXPECT_NE(rotated.head().manifest_id, first.head().manifest_id);
+    expect_restores(*store, input, first.head());
+    expect_restores(*store, input, rotated.head());
+    EXPECT_TRUE(expect_saved(*store, input, kind).replayed);
+    // The key of an adapter of its own knows no epoch: its first save is what it stands for.
+    SaveRequest own = input.request(kind);
+    own.idempotency_key =
+        adapter_idempotency_key(store->tenant(), save_model(), input.family().id(), rotated.head().cut, kind);
+    expect_saved(*store, own, input.planes());
+    store.reset();
+    f.options.epochs = {.minimum_readable = 1, .active = 3};
+    f.options.keys = testing::test_keys({.minimum_readable = 1, .active = 3});
+    store = f.open();
+    EXPECT_EQ(verdict_of(SaveSession::begin(*store, own)),
+              "expectation:idempotency key was reused with a different immutable declaration");
+    EXPECT_EQ(verdict_of(save(*store, input.request(kind), input.planes())), "success");
+    expect_sound(*store);
+  }
+}
+
+TEST(StoreSaveReplay, TheSameTokensSavedInAnotherWayAreAnotherSave) {
+  for (const SaveKind kind : kKinds) {
+    FakeStoreFixture f;
+    const auto store = f.create();
+    const SavableInput input(small_family(), 900);
+    const SavableInput base(small_family(), 300);
+    const SaveResult first = expect_saved(*store, input, kind);
+    const Id32 parent = expect_saved(*store, base, kind).head().manifest_id;
+    const auto declared = input.request().states;
+    std::vector<SaveState> states(declared.begin(), declared.end());
+    states[1].atomic_group = 2;
+    using Change = std::function<void(SaveRequest&)>;
+    std::vector<Change> ways{
+        [](SaveRequest& r) { r.encrypt = false; }, [](SaveRequest& r) { r.max_restored_bytes = 1'000'000; },
+        [](SaveRequest& r) { r.publication = 2; }, [&](SaveRequest& r) { r.states = states; }};
+    if (kind == SaveKind::kSingleCut) {
+      ways.push_back([](SaveRequest& r) { r.spans.grain_tokens = 256; });
+      ways.push_back([](SaveRequest& r) { r.spans.rule = SpanPolicy::Rule::kUpstream; });
+      ways.push_back([&](SaveRequest& r) { r.parent = parent; });
+    } else {
+      ways.push_back([](SaveRequest& r) { r.checkpoint_stride_tokens = 512; });
+    }
+    for (std::size_t way = 0; way < ways.size(); ++way) {
+      SaveRequest request = input.request(kind);
+      ways[way](request);
+      const SaveResult saved = expect_saved(*store, request, input.planes());
+      EXPECT_FALSE(saved.replayed) << way;
+      for (const PublishedCut& cut : saved.cuts) expect_restores(*store, input, cut);
+      // Again it is the same one, as is the first, which may be committed at once.
+      EXPECT_TRUE(expect_saved(*store, request, input.planes()).replayed) << way;
+      auto session = SaveSession::begin(*store, input.request(kind));
+      ASSERT_TRUE(session.has_value() && session->is_replay()) << way;
+      if (kind == SaveKind::kSingleCut) {
+        EXPECT_EQ(session->commit()->cuts, first.cuts) << way;
+      }
+    }
+    // The cipher is no part of what a cut is: the same cut is stored once.
+    SaveRequest plain = input.request(kind);
+    plain.encrypt = false;
+    EXPECT_EQ(expect_saved(*store, plain, input.planes()).cuts, first.cuts);
+    expect_sound(*store);
+    expect_no_orphans(*store);
   }
 }
 

@@ -837,25 +837,42 @@ TEST(StoreSave, WithoutItsDirectoryAStoreSavesNothing) {
   EXPECT_FALSE(session->write_states(input.planes()).has_value() && session->commit().has_value());
 }
 
-TEST(StoreSave, AnAdapterWithoutAKeyGetsOneOfWhatItSaves) {
+TEST(StoreSave, ASaveWithoutAKeyGetsOneOfWhatItDeclares) {
   StoreFixture f;
   const auto store = f.create();
   const SavableInput input(small_family(), 300);
   for (const SaveKind kind : {SaveKind::kCutExport, SaveKind::kSingleCut}) {
     const auto session = SaveSession::begin(*store, input.request(kind));
     ASSERT_TRUE(session.has_value());
-    EXPECT_EQ(session->idempotency_key(), adapter_idempotency_key(store->tenant(), save_model(),
-                                                                  input.family().id(), session->cut(), kind));
-    Sha256 hash;
-    hash.update(with_nul("kvpack-store/v1/idempotency"));
-    hash.update(store->tenant());
-    hash.update(semantic_model_id(save_model()));
-    hash.update(input.family().id());
-    hash.update(session->cut().token_root);
-    hash.update(session->cut().auxiliary_input_root);
-    hash.update(le_bytes(std::uint64_t{300}));
-    hash.update(le_bytes(static_cast<std::uint8_t>(kind)));
-    EXPECT_EQ(session->idempotency_key(), Id32{hash.finish()});
+    Sha256 adapter;
+    adapter.update(with_nul("kvpack-store/v1/idempotency"));
+    adapter.update(store->tenant());
+    adapter.update(semantic_model_id(save_model()));
+    adapter.update(input.family().id());
+    adapter.update(session->cut().token_root);
+    adapter.update(session->cut().auxiliary_input_root);
+    adapter.update(le_bytes(std::uint64_t{300}));
+    adapter.update(le_bytes(static_cast<std::uint8_t>(kind)));
+    const Id32 adapter_key{adapter.finish()};
+    EXPECT_EQ(adapter_key, adapter_idempotency_key(store->tenant(), save_model(), input.family().id(),
+                                                   session->cut(), kind));
+    Id32 intent;
+    ASSERT_TRUE(store->context()
+                    .catalog
+                    ->read([&](sqlite::Database& db) -> Status {
+                      KVPACK_TRY_ASSIGN(auto row,
+                                        db.prepare("SELECT intent_digest FROM uploads WHERE kind = ?"));
+                      KVPACK_TRY(row.bind(static_cast<int>(kind)).step());
+                      intent = row.id(0);
+                      return success();
+                    })
+                    .has_value());
+    Sha256 key;
+    key.update(with_nul("kvpack-store/v1/declared-save"));
+    key.update(adapter_key);
+    key.update(intent);
+    key.update(le_bytes(std::uint64_t{1}));
+    EXPECT_EQ(session->idempotency_key(), Id32{key.finish()});
   }
 }
 

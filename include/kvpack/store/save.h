@@ -36,7 +36,9 @@ struct SaveState {
 /// What is to be saved. What is pointed to is needed until SaveSession::begin returns.
 struct SaveRequest {
   SaveKind kind = SaveKind::kSingleCut;
-  /// Under which a retry is the same save. Not given: adapter_idempotency_key of what is saved.
+  /// Under which a retry is the same save; another save under it is refused. Not given: one that is derived
+  /// from all that is declared, so that the same input saved in another way, or in another key epoch, is a
+  /// save of its own. docs/format/store.md §Intents
   std::optional<Id32> idempotency_key{};
   const IdentifiedFamily* family = nullptr;
   SemanticModelId semantic_model{};
@@ -136,7 +138,8 @@ class SaveSession {
 /// @error as SaveSession
 Result<SaveResult> save(Store& store, const SaveRequest& request, std::span<const ByteSpan> planes);
 
-/// The idempotency key of an adapter that knows nothing but what it saves.
+/// The idempotency key of an adapter that saves each input in one way only: of what is saved, but neither of
+/// the key epoch nor of how it is saved. After a rotation it is refused until its upload has been pruned.
 Id32 adapter_idempotency_key(const Id32& tenant, const SemanticModelId& model, const Id32& family_id,
                              const InputCutId& cut, SaveKind kind);
 
