@@ -21,7 +21,7 @@ class Catalog {
 
   /// Runs `body(sqlite::Database&)`, which returns a Status or a Result, in one IMMEDIATE transaction:
   /// committed when it succeeds, else rolled back. Waits for other writers of this process. `body` must not
-  /// call write() or read().
+  /// call write(); what it reads by read() is what has been committed before.
   /// @error what body returns; kCatalog
   template <class Body>
   auto write(Body&& body) -> std::invoke_result_t<Body, sqlite::Database&> {

@@ -38,32 +38,43 @@ bool take_quarantine_slot(StoreContext& context) {
   return true;
 }
 
+/// Whether the second look meets damage of the object too.
+bool is_still_damaged(const Id32& id, const LookAgain& look) {
+  const Status again = look(id);
+  return !again.has_value() && is_damage(again.error()) && object_of(again.error()).value_or(id) == id;
+}
+
 /// Withdraws the object and moves its file. @return false when there was nothing to withdraw
 Result<bool> quarantine_object(StoreContext& context, ObjectKind kind, const Id32& id,
-                               const std::string& reason) {
+                               const std::string& reason, const LookAgain& look) {
   KVPACK_TRY_ASSIGN(const auto shard, context.files.objects(kind).open_directory(shard_name(id)));
   const std::string name = object_file_name(kind, id);
-  KVPACK_TRY_ASSIGN(const FileFacts facts, shard->facts(name));
-  if (facts.kind != FileKind::kRegular) return false;
   KVPACK_TRY_ASSIGN(const Id32 random, random_id(context));
-  const QuarantineEntry entry{.path_token = random.hex() + ".damaged.quarantine",
-                              .kind = QuarantineKind::kDamagedObject,
-                              .object = id,
-                              .file_bytes = facts.size_bytes,
-                              .reason = reason};
+  QuarantineEntry entry{.path_token = random.hex() + ".damaged.quarantine",
+                        .kind = QuarantineKind::kDamagedObject,
+                        .object = id,
+                        .reason = reason};
+  FileFacts damaged;
   KVPACK_TRY_ASSIGN(const bool withdrawn, with_reserve(context.files.root(), [&] {
                       return context.catalog->write([&](sqlite::Database& db) -> Result<bool> {
+                        KVPACK_TRY_ASSIGN(damaged, shard->facts(name));
+                        if (damaged.kind != FileKind::kRegular || !is_still_damaged(id, look)) return false;
+                        entry.file_bytes = damaged.size_bytes;
                         KVPACK_TRY_ASSIGN(const bool found, withdraw(db, kind, id));
                         if (found) KVPACK_TRY(insert_quarantine_entry(context, db, entry));
                         return found;
                       });
                     }));
-  // From here on nobody finds the object. When its file cannot be moved, the collector removes it.
-  if (withdrawn && move_to_quarantine(context, *shard, name, entry.path_token).has_value()) {
+  if (!withdrawn) return false;
+  // From here on nobody finds the object, and a save may put another file in its place. When the damaged one
+  // cannot be moved, that save or the collector removes it.
+  const auto there = shard->facts(name);
+  if (there.has_value() && there->is_same_file(damaged) &&
+      move_to_quarantine(context, *shard, name, entry.path_token).has_value()) {
     (void)shard->sync();
     (void)context.files.quarantine().sync();
   }
-  return withdrawn;
+  return true;
 }
 
 }  // namespace
@@ -81,10 +92,16 @@ Result<bool> withdraw(sqlite::Database& db, ObjectKind kind, const Id32& id) {
   return true;
 }
 
+std::optional<Id32> object_of(const Error& error) {
+  for (const Context& fact : error.context)
+    if (fact.key == "object") return Id32::from_hex(fact.value);
+  return std::nullopt;
+}
+
 Result<bool> quarantine_damaged(StoreContext& context, ObjectKind kind, const Id32& id,
-                                const std::string& reason) {
+                                const std::string& reason, const LookAgain& look) {
   if (!take_quarantine_slot(context)) return false;
-  auto quarantined = quarantine_object(context, kind, id, reason);
+  auto quarantined = quarantine_object(context, kind, id, reason, look);
   if (!quarantined.has_value() || !*quarantined) {
     --context.quarantined_objects;
     return quarantined;
@@ -96,7 +113,7 @@ Result<bool> quarantine_damaged(StoreContext& context, ObjectKind kind, const Id
 }
 
 StoreFault handle_damage(StoreContext& context, ObjectKind kind, const Id32& id, Error error,
-                         std::uint64_t token_count) {
+                         std::uint64_t token_count, const LookAgain& look) {
   StoreFault fault{
       .object = kind == ObjectKind::kChunk ? StoreFault::Object::kChunk : StoreFault::Object::kManifest,
       .action = StoreFault::Action::kSkipped,
@@ -105,7 +122,7 @@ StoreFault handle_damage(StoreContext& context, ObjectKind kind, const Id32& id,
       .error = std::move(error),
       .token_count = token_count};
   if (is_damage(fault.error) && !context.options.strict && !context.read_only) {
-    const auto quarantined = quarantine_damaged(context, kind, id, fault.error.message);
+    const auto quarantined = quarantine_damaged(context, kind, id, fault.error.message, look);
     if (quarantined.has_value() && *quarantined) fault.action = StoreFault::Action::kQuarantined;
   }
   if (context.options.on_fault) context.options.on_fault(fault);

@@ -136,7 +136,8 @@ class StoreCheck {
   Status judge_orphan(ObjectKind kind, const ObjectFile& file);
   Status remove_orphans(ObjectKind kind);
   Result<std::vector<CheckedRow>> available_rows(ObjectKind kind, std::int64_t after);
-  Status note_content(ObjectKind kind, const Id32& id, std::uint64_t bytes, const Error& error);
+  Status note_content(ObjectKind kind, const Id32& id, std::uint64_t bytes, const Error& error,
+                      const LookAgain& look);
   Result<bool> withdraw_object(ObjectKind kind, const Id32& id);
   FsckFinding finding_of(FsckProblem problem, ObjectKind kind, const Id32& id, std::uint64_t bytes,
                          std::string text) const {
@@ -252,7 +253,12 @@ Status StoreCheck::check_file(ObjectKind kind, const CheckedRow& row) {
     finding.text = "something else than a regular file has the object's name";
   }
   if (options_.repair && *verdict == FileVerdict::kWrongLength) {
-    KVPACK_TRY_ASSIGN(finding.repaired, quarantine_damaged(context_, kind, row.id, finding.text));
+    const auto look = [&](const Id32&) -> Status {
+      KVPACK_TRY_ASSIGN(const FileVerdict now, judge_file(context_.files, kind, row));
+      if (now != FileVerdict::kWrongLength) return success();
+      return fail(ErrorCode::kAuthentication, finding.text);
+    };
+    KVPACK_TRY_ASSIGN(finding.repaired, quarantine_damaged(context_, kind, row.id, finding.text, look));
   } else if (options_.repair) {
     KVPACK_TRY_ASSIGN(const bool withdrawn, withdraw_object(kind, row.id));
     // What is no file of ours is for somebody else to remove.
@@ -275,7 +281,8 @@ Status StoreCheck::check_contents() {
 }
 
 /// An object that could not be read or is not what it should be.
-Status StoreCheck::note_content(ObjectKind kind, const Id32& id, std::uint64_t bytes, const Error& error) {
+Status StoreCheck::note_content(ObjectKind kind, const Id32& id, std::uint64_t bytes, const Error& error,
+                                const LookAgain& look) {
   // That the file is missing has been reported, or it has been evicted meanwhile.
   if (error.code == ErrorCode::kNotFound && error.message == "artifact not found") return success();
   const bool damaged = is_damage(error);
@@ -289,7 +296,7 @@ Status StoreCheck::note_content(ObjectKind kind, const Id32& id, std::uint64_t b
   const auto verdict = judge_file(context_.files, kind, {0, id, bytes});
   if (verdict.has_value() && *verdict != FileVerdict::kWhole) return success();
   if (damaged && options_.repair) {
-    KVPACK_TRY_ASSIGN(finding.repaired, quarantine_damaged(context_, kind, id, error.message));
+    KVPACK_TRY_ASSIGN(finding.repaired, quarantine_damaged(context_, kind, id, error.message, look));
   }
   findings_.add(std::move(finding));
   return success();
@@ -297,10 +304,19 @@ Status StoreCheck::note_content(ObjectKind kind, const Id32& id, std::uint64_t b
 
 Status StoreCheck::check_manifest(const CheckedRow& row) {
   KVPACK_TRY(findings_.note_object());
-  auto stored = open_stored_manifest(context_, row.id);
-  if (stored.has_value() && !stored->manifest)
-    stored = fail(ErrorCode::kAuthentication, "manifest candidate belongs to another tenant");
-  if (!stored.has_value()) return note_content(ObjectKind::kManifest, row.id, row.file_bytes, stored.error());
+  const auto open = [&]() -> Result<StoredManifest> {
+    KVPACK_TRY_ASSIGN(StoredManifest opened, open_stored_manifest(context_, row.id));
+    if (!opened.manifest)
+      return fail(ErrorCode::kAuthentication, "manifest candidate belongs to another tenant");
+    return opened;
+  };
+  const auto stored = open();
+  if (!stored.has_value())
+    return note_content(ObjectKind::kManifest, row.id, row.file_bytes, stored.error(),
+                        [&](const Id32&) -> Status {
+                          KVPACK_TRY(open());
+                          return success();
+                        });
   KVPACK_TRY(findings_.note_read(stored->file_bytes));
   KVPACK_TRY_ASSIGN(const bool agrees, read([&](sqlite::Database& db) -> Result<bool> {
                       KVPACK_TRY_ASSIGN(const bool available,
@@ -354,11 +370,15 @@ Status StoreCheck::check_chunks_of(const CutManifest& manifest) {
         findings_.add(std::move(finding));
         continue;
       }
-      const Status checked = chunks_.check(ref, manifest.schema.states[s].chunk_spans[k], state.key, family);
+      const auto check = [&](const Id32&) {
+        return chunks_.check(ref, manifest.schema.states[s].chunk_spans[k], state.key, family);
+      };
+      const Status checked = check(ref.object_key);
       if (checked.has_value()) {
         KVPACK_TRY(findings_.note_read(ref.object_bytes));
       } else {
-        KVPACK_TRY(note_content(ObjectKind::kChunk, ref.object_key, ref.object_bytes, checked.error()));
+        KVPACK_TRY(
+            note_content(ObjectKind::kChunk, ref.object_key, ref.object_bytes, checked.error(), check));
       }
     }
   }
@@ -391,12 +411,13 @@ Status StoreCheck::check_unnamed_chunks() {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       if (checked_chunks_.contains(rows[i])) continue;
       KVPACK_TRY(findings_.note_object());
-      const Status checked = chunks_.check(refs[i]);
+      const auto check = [&](const Id32&) { return chunks_.check(refs[i]); };
+      const Status checked = check(refs[i].object_key);
       if (checked.has_value()) {
         KVPACK_TRY(findings_.note_read(refs[i].object_bytes));
       } else {
-        KVPACK_TRY(
-            note_content(ObjectKind::kChunk, refs[i].object_key, refs[i].object_bytes, checked.error()));
+        KVPACK_TRY(note_content(ObjectKind::kChunk, refs[i].object_key, refs[i].object_bytes, checked.error(),
+                                check));
       }
     }
     after = rows.back();

@@ -83,7 +83,8 @@ Result<RestoreCandidates> candidates(Store& store, const PrefixQuery& query,
     if (candidate.has_value()) {
       result.candidates.push_back(*std::move(candidate));
     } else {
-      KVPACK_TRY(faults.pass_over(stage, std::move(candidate.error()), cut.hit.token_count));
+      KVPACK_TRY(faults.pass_over(stage, std::move(candidate.error()), cut.hit.token_count,
+                                  look_at_hit(context, cut, query, options.limits)));
     }
   }
   put_in_order(result.candidates);

@@ -5,6 +5,7 @@
 #include "kvpack/core/pack.h"
 #include "store/damage.h"
 #include "store/quarantine.h"
+#include "store/store_objects.h"
 
 namespace kvpack::store {
 namespace {
@@ -81,20 +82,36 @@ Result<bool> has_available_row(StoreContext& context, const StagedObject& object
   });
 }
 
-/// Moves what is in the object's place, and is damaged, to quarantine.
+/// What is in the object's place, by its name, looked at once more.
+Status look_at_target(const StoreContext& context, Directory& shard, const std::string& name,
+                      const StagedObject& object) {
+  KVPACK_TRY_ASSIGN(const auto target, shard.open(name, OpenMode::kRead));
+  KVPACK_TRY_ASSIGN(const FileFacts facts, target->facts());
+  KVPACK_TRY_ASSIGN(const bool adoptable, can_be_adopted(context, *target, facts.size_bytes, object));
+  if (adoptable) return success();
+  return target_error(object, "existing immutable target has different bytes");
+}
+
+/// Moves what is in the object's place, and is damaged, to quarantine, unless it is not there any more.
 Status move_target_away(StoreContext& context, Directory& shard, const std::string& name,
                         const StagedObject& object) {
   const Error damage = target_error(object, "existing immutable target has different bytes");
   if (context.options.strict) return damage;
   KVPACK_TRY_ASSIGN(const bool visible, has_available_row(context, object));
   if (visible) {
-    const StoreFault fault = handle_damage(context, object.kind, object.id, damage, 0);
-    if (fault.action != StoreFault::Action::kQuarantined) return damage;
-    return success();
+    const StoreFault fault = handle_damage(context, object.kind, object.id, damage, 0, [&](const Id32&) {
+      return look_at_target(context, shard, name, object);
+    });
+    if (fault.action == StoreFault::Action::kQuarantined) return success();
+    // Left alone because somebody else has healed it, or has just moved it.
+    const Status now = look_at_target(context, shard, name, object);
+    return now.has_value() || !is_damage(now.error()) ? success() : Status(damage);
   }
   // Nobody can find it, so nothing is withdrawn: what a publication has left that was never completed.
-  KVPACK_TRY(
-      quarantine_file(context, shard, name, QuarantineKind::kDamagedObject, object.id, damage.message));
+  const Status moved =
+      quarantine_file(context, shard, name, QuarantineKind::kDamagedObject, object.id, damage.message);
+  if (!moved.has_value() && moved.error().code == ErrorCode::kNotFound) return success();
+  KVPACK_TRY(moved);
   context.counters.add(Counter::kObjectsQuarantined);
   if (context.options.on_fault)
     context.options.on_fault({.object = object.kind == ObjectKind::kChunk ? StoreFault::Object::kChunk
@@ -106,7 +123,7 @@ Status move_target_away(StoreContext& context, Directory& shard, const std::stri
   return success();
 }
 
-/// Judges what lies in the object's place. @return whether it is adopted; else the place is free
+/// Judges what lies in the object's place. @return whether it is adopted; else to be tried again
 Result<bool> adopt_or_move_away(StoreContext& context, Directory& shard, const std::string& name,
                                 StagedObject& object) {
   const auto facts = shard.facts(name);

@@ -78,7 +78,8 @@ class DeepestSearch {
           return true;
         // Not an object of ours: the sink says that something of its own is absent.
         if (begun && restored.error().code == ErrorCode::kNotFound) return std::move(restored.error());
-        KVPACK_TRY(faults_.pass_over(stage, std::move(restored.error()), cut.hit.token_count));
+        KVPACK_TRY(faults_.pass_over(stage, std::move(restored.error()), cut.hit.token_count,
+                                     look_at_hit(context_, cut, query_, request_.limits)));
       }
       passed_over_.insert(cut.hit.manifest_id);
     }
@@ -138,7 +139,8 @@ Result<RestoredCut> restore(Store& store, const AuthenticatedPlan& plan, Restore
   KVPACK_TRY_ASSIGN(Pins::Pin pin, pin_cut(context, plan.manifest_id()));
   auto restored = counted_restore(store, plan, sink, request, std::move(pin));
   if (!restored.has_value())
-    (void)report_object_error(context, ObjectKind::kChunk, restored.error(), plan.cut().token_count);
+    (void)report_object_error(context, ObjectKind::kChunk, restored.error(), plan.cut().token_count,
+                              look_at_cut(context, plan.manifest_id(), request.limits));
   return restored;
 }
 

@@ -51,7 +51,7 @@ std::vector<PlannedState> plan_states(const RestorePlan& operations) {
 Result<AuthenticatedPlan> plan_cut(StoreContext& context, const Id32& manifest_id,
                                    const RestoreCandidate* expected, const ManifestLimits& limits) {
   const auto refuse = [&](ObjectKind kind, Error error, std::uint64_t token_count) {
-    (void)report_object_error(context, kind, error, token_count);
+    (void)report_object_error(context, kind, error, token_count, look_at_cut(context, manifest_id, limits));
     return error;
   };
   auto chain = authenticate_chain(context, manifest_id, limits);

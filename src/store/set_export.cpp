@@ -47,15 +47,17 @@ Result<PackSetSummary> export_pack_set(Store& store, const Id32& manifest_id, Ap
   StoreContext& context = store.context();
   // Pinned before its rows and files are looked at, so that what is seen stays.
   KVPACK_TRY_ASSIGN(const Pins::Pin pin, pin_cut(context, manifest_id));
+  const LookAgain look = look_at_cut(context, manifest_id, options.limits);
   auto chain = authenticate_chain(context, manifest_id, options.limits);
   if (!chain.has_value()) {
-    (void)report_object_error(context, ObjectKind::kManifest, chain.error(), 0);
+    (void)report_object_error(context, ObjectKind::kManifest, chain.error(), 0, look);
     return std::move(chain.error());
   }
   ExportedObjects objects(context);
   auto written = write_pack_set(*chain, objects, context.keys(), context.options.epochs.active, out);
   if (!written.has_value()) {
-    (void)report_object_error(context, objects.last(), written.error(), chain->head().input_cut.token_count);
+    (void)report_object_error(context, objects.last(), written.error(), chain->head().input_cut.token_count,
+                              look);
     return written;
   }
   if (!context.read_only) context.accesses.note(manifest_id, context.now_ns());

@@ -36,7 +36,7 @@ class StoreDamage : public ::testing::Test {
   }
   static Error wrong() { return fail(ErrorCode::kAuthentication, "chunk object digest mismatch"); }
   StoreFault damage(ObjectKind kind, const Id32& id, Error error = wrong()) {
-    return handle_damage(store_->context(), kind, id, std::move(error), 512);
+    return handle_damage(store_->context(), kind, id, error, 512, [error](const Id32&) { return error; });
   }
   void expect_states(std::initializer_list<int> chain, int beside) {
     std::size_t i = 0;
@@ -125,6 +125,40 @@ TEST_F(StoreDamage, AbsentAndUnreadableObjectsAreLeftAlone) {
   EXPECT_EQ(f_.faults.size(), 4u);
 }
 
+TEST_F(StoreDamage, WhatASecondLookDoesNotFindDamagedIsLeftAlone) {
+  const Status looks[] = {success(), fail(ErrorCode::kNotFound, "artifact not found"),
+                          fail(ErrorCode::kIo, "read"), wrong().with("object", own_.hex())};
+  for (const Status& found : looks) {
+    const StoreFault fault =
+        handle_damage(store_->context(), ObjectKind::kChunk, shared_, wrong(), 512, [&](const Id32& id) {
+          EXPECT_EQ(id, shared_);
+          return found;
+        });
+    EXPECT_EQ(fault.action, Action::kSkipped);
+    EXPECT_EQ(fault.error.verdict(), "authentication:chunk object digest mismatch");
+    EXPECT_TRUE(has_file(*store_, ObjectKind::kChunk, shared_));
+    expect_states({1, 1, 1, 1}, 1);
+  }
+  EXPECT_EQ(store_->context().quarantined_objects.load(), 0u);
+  EXPECT_EQ(f_.faults.size(), 4u);
+  EXPECT_EQ(damage(ObjectKind::kChunk, shared_, wrong().with("object", shared_.hex())).action,
+            Action::kQuarantined);
+}
+
+// Between the withdrawal and the move a save has put a new file in the place of the damaged one.
+TEST_F(StoreDamage, OnlyTheFileThatWasLookedAtIsMoved) {
+  const std::string path = store_->context().files.object_path(ObjectKind::kChunk, shared_);
+  store_->context().catalog->on_commit([&](sqlite::Database&) {
+    f_.files.remove(path);
+    f_.files.put_file(path, byte_view("healed"));
+  });
+  EXPECT_EQ(damage(ObjectKind::kChunk, shared_).action, Action::kQuarantined);
+  store_->context().catalog->on_commit(nullptr);
+  const ByteSpan healed = byte_view("healed");
+  EXPECT_EQ(f_.files.file(path), Bytes(healed.begin(), healed.end()));
+  EXPECT_TRUE(f_.files.names(f_.options.root + "/objects/quarantine").empty());
+}
+
 TEST_F(StoreDamage, AStrictStoreMovesNothing) {
   store_->context().options.strict = true;
   EXPECT_EQ(damage(ObjectKind::kChunk, shared_).action, Action::kSkipped);
@@ -136,7 +170,8 @@ TEST_F(StoreDamage, AStrictStoreMovesNothing) {
 TEST_F(StoreDamage, AReaderMovesNothing) {
   const auto reader = Store::open_read_only(f_.options);
   ASSERT_TRUE(reader.has_value());
-  const StoreFault fault = handle_damage((*reader)->context(), ObjectKind::kChunk, shared_, wrong(), 0);
+  const StoreFault fault = handle_damage((*reader)->context(), ObjectKind::kChunk, shared_, wrong(), 0,
+                                         [](const Id32&) -> Status { return wrong(); });
   EXPECT_EQ(fault.action, Action::kSkipped);
   expect_states({1, 1, 1, 1}, 1);
   EXPECT_EQ(f_.faults.size(), 1u);

@@ -518,6 +518,53 @@ TEST(StoreRestore, ADamagedChunkIsTheSameErrorOnAnyNumberOfThreads) {
   for (const std::string& verdict : verdicts) EXPECT_EQ(verdict, verdicts[0]);
 }
 
+// A sink that does something between a failure and its report.
+class InterruptedSink final : public MemorySink {
+ public:
+  std::function<void()> on_abort{};
+  void abort_restore() noexcept override {
+    MemorySink::abort_restore();
+    if (on_abort) std::exchange(on_abort, nullptr)();
+  }
+};
+
+TEST(StoreRestore, DamageThatHasBeenHealedBeforeItIsReportedIsLeftAlone) {
+  for (const bool encrypt : {false, true}) {
+    StoreFixture f;
+    const auto store = f.create();
+    const Conversation cut(512);
+    SaveRequest request = cut.request();
+    request.encrypt = encrypt;
+    const Id32 head = cut.save(*store, request).head().manifest_id;
+    const auto planned = plan(*store, head);
+    ASSERT_EQ(verdict(planned), "ok");
+    const std::string path =
+        path_of(*store, ObjectKind::kChunk, planned->operations().chunks()[0].ref.object_key);
+    flip_bit(path);
+    // While one restore has met the damage and not told yet, another one tells, and a save heals it.
+    InterruptedSink late;
+    late.on_abort = [&] {
+      MemorySink early;
+      EXPECT_EQ(restore_deepest(*store, cut.query(), early)->faults.size(), 1u);
+      EXPECT_FALSE(cut.save(*store, request).replayed);
+    };
+    EXPECT_EQ(verdict(restore(*store, *planned, late)), "authentication:chunk object digest mismatch");
+    ASSERT_EQ(f.faults.size(), 2u);
+    EXPECT_EQ(f.faults[0].action, StoreFault::Action::kQuarantined);
+    EXPECT_EQ(f.faults[1].action, StoreFault::Action::kSkipped);
+    EXPECT_EQ(f.faults[1].path, path);
+    // Encrypted again it has another name.
+    EXPECT_EQ(std::filesystem::exists(path), !encrypt);
+    EXPECT_EQ(store->context().counters.value(Counter::kObjectsQuarantined), 1u);
+    MemorySink sink;
+    const auto again = restore_deepest(*store, cut.query(), sink);
+    ASSERT_TRUE(again.has_value() && again->restored);
+    EXPECT_TRUE(again->faults.empty());
+    EXPECT_EQ(sink.live, cut.planes());
+    testing::expect_sound(*store);
+  }
+}
+
 TEST(StoreRestore, EveryWayInWhichAChunkCanChangeAfterThePlanIsNoticed) {
   const auto attempt = [](const std::function<void(const std::string&)>& change) {
     StoreFixture f;
