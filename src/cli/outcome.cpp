@@ -11,8 +11,19 @@
 
 namespace kvpack::cli {
 
-int exit_code(ErrorCode code) noexcept {
-  switch (code) {
+namespace {
+
+/// The catalog's own way of saying that the volume is full; files say `io`.
+bool is_full_catalog(const Error& error) noexcept {
+  return error.code == ErrorCode::kCatalog &&
+         std::ranges::any_of(error.context, [](const Context& fact) { return fact.key == "space"; });
+}
+
+}  // namespace
+
+int exit_code(const Error& error) noexcept {
+  if (is_full_catalog(error)) return kExitIo;
+  switch (error.code) {
     case ErrorCode::kNotFound: return kExitNotFound;
     case ErrorCode::kState:
     case ErrorCode::kJson:
@@ -29,8 +40,9 @@ int exit_code(ErrorCode code) noexcept {
   }
 }
 
-std::string_view json_category(ErrorCode code) noexcept {
-  switch (code) {
+std::string_view json_category(const Error& error) noexcept {
+  if (is_full_catalog(error)) return "io";
+  switch (error.code) {
     case ErrorCode::kState:
     case ErrorCode::kJson:
     case ErrorCode::kConfig: return "usage";
@@ -39,7 +51,7 @@ std::string_view json_category(ErrorCode code) noexcept {
     case ErrorCode::kEndurance:
     case ErrorCode::kLimit:
     case ErrorCode::kNoMemory: return "quota";
-    default: return category_token(code);
+    default: return category_token(error.code);
   }
 }
 
@@ -57,7 +69,7 @@ std::string as_utf8(std::string text) {
 
 JsonValue error_json(const Error& error, const std::string& file, std::string_view category) {
   JsonValue detail = JsonValue::object();
-  detail.set("category", category.empty() ? json_category(error.code) : category);
+  detail.set("category", category.empty() ? json_category(error) : category);
   detail.set("message", as_utf8(error.message));
   detail.set("object", JsonValue());
   for (const Context& context : error.context) {
@@ -86,7 +98,7 @@ JsonValue path_json(const std::string& path) {
 
 std::string error_text(const Error& error, const std::string& file, std::string_view category) {
   std::string text = file.empty() ? "" : file + ": ";
-  text += category.empty() ? json_category(error.code) : category;
+  text += category.empty() ? json_category(error) : category;
   if (!error.message.empty()) text += ": " + error.message;
   std::string place;
   std::vector<std::string_view> said;
@@ -166,7 +178,7 @@ int Reporter::success(const JsonValue& value, const std::string& prose) const {
 int Reporter::failure(const Error& error, const std::string& file) const {
   if (common_->json) print(stdout, canonical_json_text(error_json(error, file)) + "\n");
   complain(error, file);
-  return exit_code(error.code);
+  return exit_code(error);
 }
 
 int Reporter::refusal(const Error& error, const std::string& file, JsonValue seen) const {

@@ -21,15 +21,15 @@ enum Exit : int {
 };
 
 /// The exit code that an error ends in.
-int exit_code(ErrorCode code) noexcept;
+int exit_code(const Error& error) noexcept;
 
 /// The category that `--json` names: the token of the format documents, or one of not_found, io, quota,
 /// expectation, usage, internal.
-std::string_view json_category(ErrorCode code) noexcept;
+std::string_view json_category(const Error& error) noexcept;
 
 /// `{"ok":false,"error":{...}}`.
 /// @param file      what the command line named, or empty
-/// @param category  the category to name; empty: json_category of the code
+/// @param category  the category to name; empty: json_category of the error
 JsonValue error_json(const Error& error, const std::string& file, std::string_view category = {});
 
 /// A path as a JSON text: bytes that are no UTF-8 come as `?`.

@@ -54,7 +54,7 @@ int run_verify(const Environment& environment, const VerifyCommandOptions& optio
       results.push_back(*std::move(result));
     } else {
       reporter.complain(result.error(), file);
-      largest = std::max(largest, exit_code(result.error().code));
+      largest = std::max(largest, exit_code(result.error()));
       results.push_back(error_json(result.error(), file));
     }
   }

@@ -3,6 +3,7 @@
 #include <sqlite3.h>
 
 #include <cassert>
+#include <cerrno>
 #include <limits>
 
 namespace kvpack::sqlite {
@@ -10,9 +11,15 @@ namespace {
 
 constexpr int kBusyTimeoutMs = 5'000;
 
-Error make_error(int status, const char* text) {
+/// @param system_error  errno of the call that failed, 0 when there was none
+Error make_error(int status, const char* text, int system_error = 0) {
   Error error = fail(ErrorCode::kCatalog, "catalog: " + std::string(text));
-  if ((status & 0xff) == SQLITE_FULL) error.context.push_back({"space", "full"});
+  const int kind = status & 0xff;
+  // What cannot be made or lengthened on a full volume is an I/O error to SQLite, but for the pages
+  // themselves.
+  const bool failed_call = kind == SQLITE_IOERR || kind == SQLITE_CANTOPEN;
+  if (kind == SQLITE_FULL || (failed_call && (system_error == ENOSPC || system_error == EDQUOT)))
+    error.context.push_back({"space", "full"});
   return error;
 }
 
@@ -162,7 +169,7 @@ std::int64_t Database::changed_rows() const {
 }
 
 Error Database::error(int status) const {
-  return make_error(status, sqlite3_errmsg(handle_));
+  return make_error(status, sqlite3_errmsg(handle_), sqlite3_system_errno(handle_));
 }
 
 void Database::give_back(sqlite3_stmt* handle, const std::string& sql) {

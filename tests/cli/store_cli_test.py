@@ -592,6 +592,32 @@ class PackSets(Case):
         self.assertFalse((self.folder / "none.kvset").exists())
 
 
+class FullVolume(Case):
+    def test_a_full_catalog_is_an_io_error_and_a_collection_makes_room(self):
+        volume = self.folder / "volume"
+        volume.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "none", volume],
+                          capture_output=True).returncode != 0:
+            self.skipTest("mounting is not allowed here")
+        self.addCleanup(subprocess.run, ["umount", "-l", volume], check=True)
+        root = "volume/s"
+        self.store("init", root=root)
+        head = self.store("put", self.input(300), root=root)["manifest_id"]
+        with open(volume / "filler", "wb", buffering=0) as filler:
+            size = 1 << 20
+            while size:
+                try:
+                    filler.write(b"x" * size)
+                except OSError:
+                    size //= 2
+        error = self.store_refused("put", self.input(600), root=root, category="io", code=5)
+        self.assertEqual((error["message"], error["space"]), ("catalog: database or disk is full", "full"))
+        self.store("gc", "--evict", head, root=root)
+        (volume / "filler").unlink()
+        self.store("put", self.input(600), root=root)
+        self.store("fsck", "--deep", root=root)
+
+
 if __name__ == "__main__":
     cli_test.TOOL = os.path.abspath(sys.argv.pop(1))
     unittest.main()
