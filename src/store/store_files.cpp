@@ -50,49 +50,30 @@ Status check_private(const Directory& directory) {
   return success();
 }
 
-namespace {
-
-/// Every directory of a store in the order in which they are made.
-Status open_children(
-    Directory& root, bool create, std::unique_ptr<Directory>& objects,
-    std::initializer_list<std::pair<std::string_view, std::unique_ptr<Directory>*>> below_objects,
-    std::unique_ptr<Directory>& pins) {
-  KVPACK_TRY_ASSIGN(objects, open_private(root, "objects", create));
-  for (const auto& [name, place] : below_objects) {
-    KVPACK_TRY_ASSIGN(*place, open_private(*objects, name, create));
-  }
-  KVPACK_TRY_ASSIGN(pins, open_private(root, "pins", create));
-  return success();
-}
-
-}  // namespace
-
-Result<StoreFiles> StoreFiles::open(FileSystem& fs, const std::string& root) {
+Result<StoreFiles> StoreFiles::open_or_create(FileSystem& fs, const std::string& root, bool create) {
   StoreFiles files;
   KVPACK_TRY_ASSIGN(files.root_, fs.open_directory(root, Links::kRefuse));
   KVPACK_TRY(check_private(*files.root_));
-  KVPACK_TRY(open_children(*files.root_, false, files.objects_,
-                           {{"chunks", &files.chunks_},
-                            {"manifests", &files.manifests_},
-                            {"partials", &files.partials_},
-                            {"uploads", &files.uploads_},
-                            {"quarantine", &files.quarantine_}},
-                           files.pins_));
+  KVPACK_TRY_ASSIGN(files.objects_, open_private(*files.root_, "objects", create));
+  const std::pair<std::string_view, std::unique_ptr<Directory>*> below_objects[] = {
+      {"chunks", &files.chunks_},
+      {"manifests", &files.manifests_},
+      {"partials", &files.partials_},
+      {"uploads", &files.uploads_},
+      {"quarantine", &files.quarantine_}};
+  for (const auto& [name, place] : below_objects) {
+    KVPACK_TRY_ASSIGN(*place, open_private(*files.objects_, name, create));
+  }
+  KVPACK_TRY_ASSIGN(files.pins_, open_private(*files.root_, "pins", create));
   return files;
+}
+
+Result<StoreFiles> StoreFiles::open(FileSystem& fs, const std::string& root) {
+  return open_or_create(fs, root, false);
 }
 
 Result<StoreFiles> StoreFiles::create(FileSystem& fs, const std::string& root) {
-  StoreFiles files;
-  KVPACK_TRY_ASSIGN(files.root_, fs.open_directory(root, Links::kRefuse));
-  KVPACK_TRY(check_private(*files.root_));
-  KVPACK_TRY(open_children(*files.root_, true, files.objects_,
-                           {{"chunks", &files.chunks_},
-                            {"manifests", &files.manifests_},
-                            {"partials", &files.partials_},
-                            {"uploads", &files.uploads_},
-                            {"quarantine", &files.quarantine_}},
-                           files.pins_));
-  return files;
+  return open_or_create(fs, root, true);
 }
 
 Status StoreFiles::check_present() const {

@@ -42,7 +42,6 @@ class StoreFiles {
  public:
   StoreFiles() = default;  ///< Nothing is open yet.
   /// Opens an existing root and its directories.
-
   /// @error kState `store directory is not private: {path}`; kNotFound kIo
   static Result<StoreFiles> open(FileSystem& fs, const std::string& root);
   /// The same, with directories that are missing being made. The root exists.
@@ -86,6 +85,7 @@ class StoreFiles {
     bool of_chunks = false;
     bool of_manifests = false;
   };
+  static Result<StoreFiles> open_or_create(FileSystem& fs, const std::string& root, bool create);
   std::unique_ptr<Directory> root_, objects_, chunks_, manifests_, partials_, uploads_, quarantine_, pins_;
   std::unique_ptr<NewShards> new_shards_ = std::make_unique<NewShards>();
 };
