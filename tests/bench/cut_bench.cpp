@@ -4,59 +4,15 @@
 //   header, per
 //                      thread; at most 3, or the benchmark fails
 #include <benchmark/benchmark.h>
-#include <malloc.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <map>
 #include <mutex>
-#include <new>
 #include <numeric>
 
 #include "kvpack/core/cut_builder.h"
 #include "kvpack/core/cut_restore.h"
 #include "kvpack/core/family_builder.h"
-
-namespace {
-
-std::atomic<std::size_t> live_bytes{0};
-std::atomic<std::size_t> peak_bytes{0};
-
-void* counted_allocation(std::size_t bytes) {
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  const std::size_t live = live_bytes += malloc_usable_size(memory);
-  std::size_t peak = peak_bytes;
-  while (live > peak && !peak_bytes.compare_exchange_weak(peak, live)) {
-  }
-  return memory;
-}
-
-void counted_free(void* memory) noexcept {
-  if (memory != nullptr) live_bytes -= malloc_usable_size(memory);
-  std::free(memory);
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  return counted_allocation(bytes);
-}
-void* operator new[](std::size_t bytes) {
-  return counted_allocation(bytes);
-}
-void operator delete(void* memory) noexcept {
-  counted_free(memory);
-}
-void operator delete[](void* memory) noexcept {
-  counted_free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  counted_free(memory);
-}
-void operator delete[](void* memory, std::size_t) noexcept {
-  counted_free(memory);
-}
+#include "support/counted_memory.h"
 
 namespace kvpack {
 namespace {
@@ -180,10 +136,7 @@ void save(benchmark::State& state, const Form& form, unsigned threads) {
   std::size_t peak = 0;
   for (auto _ : state) {
     cut.objects().clear();
-    const std::size_t before = live_bytes;
-    peak_bytes = before;
-    benchmark::DoNotOptimize(cut.save());
-    peak = std::max(peak, peak_bytes - before);
+    peak = std::max(peak, testing::peak_of([&] { benchmark::DoNotOptimize(cut.save()); }));
   }
   report(state, peak, threads, cut.bytes());
 }
@@ -195,14 +148,14 @@ void restore(benchmark::State& state, const Form& form, unsigned threads) {
   const std::vector<MutableByteSpan> lent(shadow.begin(), shadow.end());
   std::size_t peak = 0;
   for (auto _ : state) {
-    const std::size_t before = live_bytes;
-    peak_bytes = before;
-    const auto chain = open_chain(saved.pack.bytes, cut.objects(), &cut.ring());
-    const auto plan = RestorePlan::create(*chain);
-    if (!restore_cut_into(*plan, cut.objects(), {.keys = &cut.ring(), .parallelism = threads}, lent)
-             .has_value())
-      std::abort();
-    peak = std::max(peak, peak_bytes - before);
+    const auto restore_lent = [&] {
+      const auto chain = open_chain(saved.pack.bytes, cut.objects(), &cut.ring());
+      const auto plan = RestorePlan::create(*chain);
+      if (!restore_cut_into(*plan, cut.objects(), {.keys = &cut.ring(), .parallelism = threads}, lent)
+               .has_value())
+        std::abort();
+    };
+    peak = std::max(peak, testing::peak_of(restore_lent));
   }
   if (shadow != cut.planes()) state.SkipWithError("restored planes differ");
   report(state, peak, threads, cut.bytes());
