@@ -120,9 +120,9 @@ class Workload {
   }
   void upkeep(Store& store) {
     StoreContext& context = store.context();
-    ASSERT_EQ(handle_damage(context, ObjectKind::kChunk, damaged_,
-                            fail(ErrorCode::kAuthentication, "chunk object digest mismatch"), 0)
-                  .action,
+    const Error wrong = fail(ErrorCode::kAuthentication, "chunk object digest mismatch");
+    const auto look = [&](const Id32&) { return Status(wrong); };
+    ASSERT_EQ(handle_damage(context, ObjectKind::kChunk, damaged_, wrong, 0, look).action,
               StoreFault::Action::kQuarantined);
     ASSERT_TRUE(withdraw_a_manifest(store).has_value());
     ASSERT_TRUE(collect(store).has_value());
