@@ -33,7 +33,7 @@ constexpr std::uint32_t kSeeds = 6;
 constexpr std::uint32_t kMaxTokens = 1'600;
 constexpr std::size_t kReaders = 2;
 constexpr std::size_t kMaxSaved = 1 << 18;
-constexpr std::chrono::microseconds kLongestLife = 150ms;
+constexpr std::chrono::microseconds kLongestLife = 400ms;
 
 // What a writer is doing.
 enum Stage : std::uint32_t { kOpening, kChecking, kSaving, kEvicting, kCollecting, kStages };
