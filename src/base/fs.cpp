@@ -334,17 +334,53 @@ Result<std::unique_ptr<File>> SystemFileSystem::open_file(std::string_view path,
   return accept_regular(std::move(fd), std::move(text));
 }
 
+namespace {
+
+/// The directory above the last component, and that component. Slashes at the end are ignored.
+struct SplitPath {
+  std::string_view parent;
+  std::string_view name;
+};
+
+SplitPath split_path(std::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string_view::npos) return {".", path};
+  return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
+}
+
+Result<Place> place_in(Result<std::unique_ptr<Directory>> directory, std::string_view name) {
+  if (!directory.has_value()) return std::move(directory.error());
+  return Place{*std::move(directory), std::string(name)};
+}
+
+Status check_last_component(std::string_view name, std::string_view path) {
+  if (check_file_name(name).has_value()) return success();
+  return fail(ErrorCode::kIo, "path does not end in a file name: " + std::string(path));
+}
+
+}  // namespace
+
 Result<Place> open_place(FileSystem& fs, std::string_view path) {
-  std::string_view rest = path;
-  while (rest.size() > 1 && rest.back() == '/') rest.remove_suffix(1);
-  const std::size_t slash = rest.rfind('/');
-  const std::string_view name = slash == std::string_view::npos ? rest : rest.substr(slash + 1);
-  std::string_view parent = ".";
-  if (slash != std::string_view::npos) parent = slash == 0 ? "/" : rest.substr(0, slash);
-  if (!check_file_name(name).has_value())
-    return fail(ErrorCode::kIo, "path does not end in a file name: " + std::string(path));
-  KVPACK_TRY_ASSIGN(auto directory, fs.open_directory(parent, Links::kFollow));
-  return Place{std::move(directory), std::string(name)};
+  const auto [parent, name] = split_path(path);
+  KVPACK_TRY(check_last_component(name, path));
+  return place_in(fs.open_directory(parent, Links::kFollow), name);
+}
+
+Result<Place> open_or_make_place(FileSystem& fs, std::string_view path) {
+  const auto [parent, name] = split_path(path);
+  KVPACK_TRY(check_last_component(name, path));
+  return place_in(open_or_make_directory(fs, parent), name);
+}
+
+Result<std::unique_ptr<Directory>> open_or_make_directory(FileSystem& fs, std::string_view path) {
+  auto opened = fs.open_directory(path, Links::kFollow);
+  if (opened.has_value() || opened.error().code != ErrorCode::kNotFound) return opened;
+  KVPACK_TRY_ASSIGN(const Place place, open_or_make_place(fs, path));
+  const Status made = place.directory->make_directory(place.name);
+  if (!made.has_value() && made.error().code != ErrorCode::kExpectation) return made.error();
+  KVPACK_TRY(place.directory->sync());
+  return fs.open_directory(path, Links::kFollow);
 }
 
 Error os_error(int error_number, std::string_view operation, std::string_view path) {

@@ -6,7 +6,8 @@
 #include "kvpack/handoff/receive_loop.h"
 #include "kvpack/handoff/sender.h"
 #include "kvpack/muse/span_schedule.h"
-#include "support/ledger_model.h"
+#include "kvpack/net/replay_ledger.h"
+#include "support/fake_fs.h"
 
 namespace kvpack::conformance {
 
@@ -608,13 +609,14 @@ class HandoffOperations {
   static Result<Words> ledger_file(Arguments& a) {
     KVPACK_TRY_ASSIGN(const ByteSpan content, a.bytes());
     KVPACK_TRY(a.end());
-    KVPACK_TRY_ASSIGN(const auto watermarks, kvpack::testing::parse_ledger(content));
-    return Words().bytes(kvpack::testing::render_ledger(watermarks));
+    KVPACK_TRY_ASSIGN(const auto watermarks, net::decode_replay_watermarks(content));
+    return Words().bytes(net::encode_replay_watermarks(watermarks));
   }
   std::string call_ledger(std::string_view call, Arguments& a) {
     const Status answer = ask_ledger(call, a);
     if (!answer.has_value() && answer.error().code == ErrorCode::kInternal) return refusal(answer.error());
-    return line(answer.has_value() ? "ok" : refusal(answer.error()), Words().bytes(ledger_.file).list());
+    const Bytes file = ledger_fs_->file(kLedgerPath).value_or(Bytes());
+    return line(answer.has_value() ? "ok" : refusal(answer.error()), Words().bytes(file).list());
   }
   Status ask_ledger(std::string_view call, Arguments& a) {
     if (call == "admit" || call == "reserve") {
@@ -622,20 +624,34 @@ class HandoffOperations {
       KVPACK_TRY_ASSIGN(const std::uint64_t epoch, a.number());
       KVPACK_TRY_ASSIGN(const std::uint64_t generation, a.number());
       KVPACK_TRY(a.end());
-      return call == "admit" ? ledger_.admit(key_id, epoch, generation)
-                             : ledger_.reserve(key_id, epoch, generation);
+      KVPACK_TRY(open_ledger());
+      return call == "admit" ? ledger_->admit(key_id, epoch, generation)
+                             : ledger_->reserve(key_id, epoch, generation);
     }
     KVPACK_TRY(a.end());
-    if (call == "new") ledger_ = kvpack::testing::LedgerModel();
-    if (call == "fail_persist") ledger_.persist_fails = true;
-    if (call == "reload") {
-      KVPACK_TRY_ASSIGN(ledger_, kvpack::testing::LedgerModel::load(ledger_.file));
+    if (call == "fail_persist") {
+      KVPACK_TRY(open_ledger());
+      ledger_fs_->fail_verb("rename", EIO);
+      return success();
     }
+    ledger_.reset();
+    if (call == "new") ledger_fs_ = std::make_unique<kvpack::testing::FakeFileSystem>();
+    ledger_fs_->fail_verb("rename", 0);
+    return open_ledger();
+  }
+  // As a receiver that starts.
+  Status open_ledger() {
+    if (ledger_ != nullptr) return success();
+    KVPACK_TRY_ASSIGN(ledger_, net::ReplayLedgerFile::open(*ledger_fs_, clock_, kLedgerPath));
     return success();
   }
 
+  static constexpr const char* kLedgerPath = "/ledger.json";
   std::unique_ptr<StreamContext> context_;
-  kvpack::testing::LedgerModel ledger_;
+  SystemClock clock_;
+  std::unique_ptr<kvpack::testing::FakeFileSystem> ledger_fs_ =
+      std::make_unique<kvpack::testing::FakeFileSystem>();
+  std::unique_ptr<net::ReplayLedgerFile> ledger_;
 };
 
 }  // namespace kvpack::conformance

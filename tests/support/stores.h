@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -11,25 +10,10 @@
 #include "kvpack/core/family_builder.h"
 #include "kvpack/store/store.h"
 #include "store/store_context.h"
+#include "support/fake_clock.h"
 #include "support/temp_directory.h"
 
 namespace kvpack::testing {
-
-// Time stands still until the test moves it.
-class FakeClock final : public Clock {
- public:
-  std::uint64_t wall_ms() const override { return wall_ms_.load(); }
-  std::uint64_t monotonic_ns() const override { return monotonic_ns_.load(); }
-  void advance_ms(std::uint64_t ms) {
-    wall_ms_ += ms;
-    monotonic_ns_ += ms * 1'000'000;
-  }
-  void set_wall_ms(std::uint64_t ms) { wall_ms_ = ms; }
-
- private:
-  std::atomic<std::uint64_t> wall_ms_{1'800'000'000'000};
-  std::atomic<std::uint64_t> monotonic_ns_{1'000'000'000};
-};
 
 // Bytes that differ from call to call and are the same in every run.
 class CountingRandom final : public RandomSource {

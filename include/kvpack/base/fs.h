@@ -153,6 +153,12 @@ struct Place {
 /// @error kIo also when the last component is missing, `.` or `..`
 Result<Place> open_place(FileSystem& fs, std::string_view path);
 
+/// Opens a directory, and makes it and those above it where they are missing, each with mode 0700 and its
+/// name on the medium.
+Result<std::unique_ptr<Directory>> open_or_make_directory(FileSystem& fs, std::string_view path);
+/// As open_place, and makes missing directories. @error as open_place
+Result<Place> open_or_make_place(FileSystem& fs, std::string_view path);
+
 /// The error of a failed system call, for implementations of this seam.
 Error os_error(int error_number, std::string_view operation, std::string_view path);
 
