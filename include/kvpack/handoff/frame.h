@@ -61,6 +61,8 @@ struct RefusalFrame {
 };
 inline constexpr std::size_t kMaxRefusalTextBytes = 512;
 std::span<const std::string_view> refusal_categories() noexcept;
+/// The error code that a category of a refusal stands for; kIo for one that has no code of its own.
+ErrorCode refusal_code(std::string_view category) noexcept;
 std::string_view retry_name(Retry retry) noexcept;
 /// What a willing producer is told of an error. @param from_sink  the engine's sink has refused
 RefusalFrame make_refusal(const Error& error, bool from_sink);
@@ -471,6 +473,11 @@ inline Retry refusal_retry(std::string_view category) noexcept {
 }
 
 }  // namespace detail
+
+inline ErrorCode refusal_code(std::string_view category) noexcept {
+  const auto found = std::ranges::find(detail::kCategoryOfCode, category, &detail::CategoryOfCode::category);
+  return found == detail::kCategoryOfCode.end() ? ErrorCode::kIo : found->code;
+}
 
 inline RefusalFrame make_refusal(const Error& error, bool from_sink) {
   const std::string_view category = from_sink ? "Install" : detail::refusal_category(error.code);

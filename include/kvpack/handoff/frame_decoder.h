@@ -43,6 +43,9 @@ class FrameDecoder {
   /// The payload bytes of the latest kPayload or kPayloadEnd, where they lie.
   ByteSpan arrived() const noexcept { return arrived_; }
 
+  /// Whether no byte of the next frame has arrived.
+  bool between_frames() const noexcept { return part_ == Part::kPreamble && filled_ == 0; }
+
   /// What it means that the stream ends here.
   /// @return kInvalidFrame `truncated segment payload` inside a payload, else kIo
   Error end_of_stream() const;

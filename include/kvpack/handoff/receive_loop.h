@@ -77,6 +77,8 @@ class ReceiveLoop {
   /// Push form: copies from the front of `bytes`, which it shortens, until they are used up or a step other
   /// than kMore is reached. @error as advance
   Result<ReceiveStep> push(ByteSpan& bytes);
+  /// Whether no byte of the next frame has arrived.
+  bool between_frames() const noexcept { return decoder_.between_frames(); }
   /// No more bytes will come. @return kCommitted when the transfer is committed, now or before
   /// @error kIo kInvalidFrame  the stream breaks off; with a recording also what its seal is refused for
   Result<ReceiveStep> end_of_stream();

@@ -1,0 +1,253 @@
+#include "kvpack/net/receiver.h"
+
+#include <sys/socket.h>
+
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <set>
+
+#include "kvpack/handoff/mac_key_file.h"
+#include "kvpack/net/replay_ledger.h"
+#include "kvpack/net/volume_probe.h"
+#include "net/receiver_session.h"
+
+namespace kvpack::net {
+
+namespace {
+
+constexpr int kSocketBufferBytes = 8'388'608;
+constexpr int kBacklog = 128;
+
+struct LoadedKey {
+  std::string key_id;
+  std::uint64_t minimum_epoch;
+  handoff::MacKey key;
+};
+
+/// The directory that holds a file named by a person.
+std::string directory_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+Status tune(asio::ip::tcp::socket& socket) {
+  asio::error_code error;
+  socket.set_option(asio::ip::tcp::no_delay(true), error);
+  if (error) return fail(ErrorCode::kIo, "I/O: " + error.message());
+  // Wishes: the system may give less.
+  socket.set_option(asio::socket_base::receive_buffer_size(kSocketBufferBytes), error);
+  socket.set_option(asio::socket_base::send_buffer_size(kSocketBufferBytes), error);
+  socket.non_blocking(true, error);
+  if (error) return fail(ErrorCode::kIo, "I/O: " + error.message());
+  return success();
+}
+
+}  // namespace
+
+struct Receiver::State final : SessionOwner {
+  State() : acceptor(io), accept_pause(io) {}
+
+  // Sessions that are left when the io_context dies look at these.
+  FileSystem* file_system = nullptr;
+  ReceiverConfig own_config;
+  ReceiverSettings own_settings;
+  handoff::SpanSchedule schedule;
+  std::vector<LoadedKey> keys;
+  std::unique_ptr<ReplayLedgerFile> own_ledger;
+  std::uint64_t started_unix_ms = 0;
+  asio::io_context io{1};
+  asio::ip::tcp::acceptor acceptor;
+  asio::steady_timer accept_pause;
+  std::set<std::shared_ptr<ReceiverSession>> sessions;
+  std::deque<std::shared_ptr<ReceiverSession>> waiting;
+  std::uint32_t running = 0;
+  std::atomic<bool> stopping{false};
+  mutable std::mutex counters_mutex;
+  ReceiverCounters counters;
+
+  Status load_keys() {
+    KVPACK_TRY(load_key(own_config.hmac_key_id, own_config.minimum_hmac_epoch, own_config.hmac_key_file));
+    for (const PreviousHmacKey& previous : own_settings.hmac_previous) {
+      if (previous.key_id == own_config.hmac_key_id)
+        return fail(ErrorCode::kConfig, "hmac_previous names the current key id " + previous.key_id);
+      KVPACK_TRY(load_key(previous.key_id, previous.minimum_epoch, previous.key_file));
+    }
+    return success();
+  }
+  Status load_key(const std::string& key_id, std::uint64_t minimum_epoch, const std::string& path) {
+    KVPACK_TRY_ASSIGN(handoff::MacKey key, handoff::read_consumer_mac_key(*file_system, path));
+    keys.push_back({key_id, minimum_epoch, std::move(key)});
+    return success();
+  }
+
+  Status listen() {
+    const SocketAddress& address = own_config.listen;
+    asio::error_code error;
+    const auto ip = asio::ip::make_address(address.ip, error);
+    const asio::ip::tcp::endpoint endpoint(ip, address.port);
+    if (!error) acceptor.open(endpoint.protocol(), error);
+    if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
+    if (!error) acceptor.bind(endpoint, error);
+    if (!error) acceptor.listen(kBacklog, error);
+    if (error) return fail(ErrorCode::kIo, "bind " + address.text() + ": " + error.message());
+    return success();
+  }
+
+  handoff::ReceivePolicy policy() const {
+    handoff::ReceivePolicy out;
+    for (const LoadedKey& key : keys) out.keys.push_back({key.key_id, key.minimum_epoch, &key.key});
+    out.times = handoff::TimeRules{.max_clock_skew_ms = own_settings.max_clock_skew_ms,
+                                   .max_lifetime_ms = own_settings.max_lifetime_ms,
+                                   .started_unix_ms = started_unix_ms};
+    out.max_segments = own_settings.max_segments;
+    out.max_total_bytes = own_settings.memory_limit_bytes;
+    out.frame_limits.max_payload_bytes = own_settings.max_segment_bytes;
+    out.schedule = schedule;
+    return out;
+  }
+
+  void accept_next() {
+    acceptor.async_accept([this](const asio::error_code& error, asio::ip::tcp::socket socket) {
+      if (stopping.load()) return;
+      if (error) {
+        // Out of descriptors, most likely: waiting a little is better than spinning.
+        accept_pause.expires_after(std::chrono::milliseconds(100));
+        accept_pause.async_wait([this](const asio::error_code& aborted) {
+          if (!aborted && !stopping.load()) accept_next();
+        });
+        return;
+      }
+      take(std::move(socket));
+      accept_next();
+    });
+  }
+
+  void take(asio::ip::tcp::socket socket) {
+    count([](ReceiverCounters& c) { ++c.accepted; });
+    if (sessions.size() >= std::size_t{own_settings.max_connections} + running) {
+      AttemptReceipt receipt;
+      receipt.end = AttemptEnd::kExcess;
+      receipt.error = fail(ErrorCode::kBusy, "too many connections");
+      count([](ReceiverCounters& c) { ++c.ends[static_cast<std::size_t>(AttemptEnd::kExcess)]; });
+      host->ended(receipt);
+      return;
+    }
+    // One that cannot be tuned is gone already.
+    if (!tune(socket).has_value()) return;
+    const auto session = std::make_shared<ReceiverSession>(*this, std::move(socket), policy());
+    sessions.insert(session);
+    count([](ReceiverCounters& c) { ++c.open_connections; });
+    session->start();
+  }
+
+  // ---- SessionOwner
+
+  void ask_for_turn(const std::shared_ptr<ReceiverSession>& session) override {
+    waiting.push_back(session);
+    give_turns();
+  }
+  void give_up_turn(ReceiverSession&) noexcept override {
+    --running;
+    // Not from inside the session that ends.
+    asio::post(io, [this] { give_turns(); });
+  }
+  void give_turns() {
+    while (running < own_settings.max_transfers && !waiting.empty()) {
+      const auto session = std::move(waiting.front());
+      waiting.pop_front();
+      ++running;
+      session->start_transfer();
+    }
+  }
+  void session_ended(ReceiverSession& session, const AttemptReceipt& receipt) noexcept override {
+    std::erase_if(waiting, [&](const auto& other) { return other.get() == &session; });
+    const auto found = std::ranges::find_if(sessions, [&](const auto& s) { return s.get() == &session; });
+    count([&](ReceiverCounters& c) {
+      ++c.ends[static_cast<std::size_t>(receipt.end)];
+      --c.open_connections;
+      c.installed_bytes += receipt.installed_bytes;
+      if (receipt.refusal_sent) ++c.refusals_sent;
+      c.degraded = own_ledger->latch().has_value();
+    });
+    host->ended(receipt);
+    if (found != sessions.end()) sessions.erase(found);
+    if (stopping.load() && sessions.empty()) io.stop();
+  }
+
+  template <class Change>
+  void count(const Change& change) {
+    const std::scoped_lock lock(counters_mutex);
+    change(counters);
+  }
+
+  void shut_down() {
+    asio::error_code ignored;
+    acceptor.close(ignored);
+    accept_pause.cancel();
+    const auto open = sessions;
+    for (const auto& session : open) session->stop();
+    if (sessions.empty()) io.stop();
+  }
+};
+
+Receiver::Receiver(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
+
+Receiver::~Receiver() = default;
+
+Result<std::unique_ptr<Receiver>> Receiver::bind(FileSystem& fs, const Clock& clock, ReceiverConfig config,
+                                                 ReceiverSettings settings, handoff::SpanSchedule schedule,
+                                                 ReceiverHost& host) {
+  auto state = std::make_unique<State>();
+  state->file_system = &fs;
+  state->own_config = std::move(config);
+  state->own_settings = std::move(settings);
+  state->schedule = std::move(schedule);
+  state->fs = &fs;
+  state->clock = &clock;
+  state->config = &state->own_config;
+  state->settings = &state->own_settings;
+  state->host = &host;
+  KVPACK_TRY(state->load_keys());
+  const std::string& path = state->own_config.replay_ledger;
+  // Nothing created before this moment is accepted, whatever the ledger has forgotten.
+  state->started_unix_ms = clock.wall_ms();
+  KVPACK_TRY_ASSIGN(state->own_ledger,
+                    ReplayLedgerFile::open(fs, clock, path, state->own_settings.max_clock_skew_ms));
+  state->ledger = state->own_ledger.get();
+  state->counters.ledger_was_missing = state->own_ledger->was_missing();
+  const std::string directory = directory_of(path);
+  KVPACK_TRY_ASSIGN(const auto samples, probe_volume(fs, clock, directory));
+  KVPACK_TRY(judge_volume(directory, samples));
+  KVPACK_TRY(state->listen());
+  return std::unique_ptr<Receiver>(new Receiver(std::move(state)));
+}
+
+SocketAddress Receiver::address() const {
+  asio::error_code error;
+  const auto endpoint = state_->acceptor.local_endpoint(error);
+  if (error) return state_->own_config.listen;
+  return {endpoint.address().to_string(), endpoint.port()};
+}
+
+Status Receiver::run() {
+  if (state_->stopping.load()) return success();
+  state_->accept_next();
+  state_->io.run();
+  return success();
+}
+
+void Receiver::stop() noexcept {
+  if (state_->stopping.exchange(true)) return;
+  asio::post(state_->io, [state = state_.get()] { state->shut_down(); });
+}
+
+ReceiverCounters Receiver::counters() const {
+  const std::scoped_lock lock(state_->counters_mutex);
+  return state_->counters;
+}
+
+}  // namespace kvpack::net

@@ -1,0 +1,325 @@
+#include "net/tls.h"
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "kvpack/base/hex.h"
+#include "kvpack/crypto/sha256.h"
+#include "net/tls_files.h"
+
+namespace kvpack::net {
+
+namespace {
+
+struct ContextFree {
+  void operator()(SSL_CTX* context) const noexcept { SSL_CTX_free(context); }
+  void operator()(SSL* connection) const noexcept { SSL_free(connection); }
+};
+using Context = std::unique_ptr<SSL_CTX, ContextFree>;
+using Connection = std::unique_ptr<SSL, ContextFree>;
+
+/// OpenSSL's own socket BIO writes so that a peer that has gone ends the process with SIGPIPE.
+template <class Call>
+int transfer(BIO* bio, Call&& call, void (*want)(BIO*)) {
+  BIO_clear_retry_flags(bio);
+  const auto descriptor = static_cast<int>(reinterpret_cast<std::intptr_t>(BIO_get_data(bio)));
+  ssize_t n = 0;
+  do n = call(descriptor);
+  while (n < 0 && errno == EINTR);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) want(bio);
+  return static_cast<int>(n);
+}
+int socket_write(BIO* bio, const char* data, int size) {
+  return transfer(
+      bio, [&](int fd) { return ::send(fd, data, static_cast<std::size_t>(size), MSG_NOSIGNAL); },
+      [](BIO* b) { BIO_set_retry_write(b); });
+}
+int socket_read(BIO* bio, char* data, int size) {
+  const int n = transfer(
+      bio, [&](int fd) { return ::recv(fd, data, static_cast<std::size_t>(size), 0); },
+      [](BIO* b) { BIO_set_retry_read(b); });
+  if (n == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+  return n;
+}
+long socket_control(BIO* bio, int command, long, void*) {
+  if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0 ? 1 : 0;
+  return command == BIO_CTRL_FLUSH ? 1 : 0;
+}
+struct MethodFree {
+  void operator()(BIO_METHOD* method) const noexcept { BIO_meth_free(method); }
+};
+using Method = std::unique_ptr<BIO_METHOD, MethodFree>;
+
+/// @return null when memory has run out
+Method make_socket_method() {
+  Method method(BIO_meth_new(BIO_TYPE_SOURCE_SINK | BIO_get_new_index(), "kvpack socket"));
+  if (method == nullptr || BIO_meth_set_write(method.get(), socket_write) != 1 ||
+      BIO_meth_set_read(method.get(), socket_read) != 1 ||
+      BIO_meth_set_ctrl(method.get(), socket_control) != 1)
+    return nullptr;
+  return method;
+}
+
+/// Gives a connection its socket.
+bool use_socket(SSL* connection, int descriptor) {
+  // Made once: every method takes one of few numbers for good.
+  static const Method method = make_socket_method();
+  BIO* bio = method == nullptr ? nullptr : BIO_new(method.get());
+  if (bio == nullptr) return false;
+  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)));
+  BIO_set_init(bio, 1);
+  SSL_set_bio(connection, bio, bio);
+  return true;
+}
+
+Error tls_error(std::string text) {
+  return fail(ErrorCode::kTls, "TLS: " + std::move(text));
+}
+Error config_error(std::string text) {
+  return fail(ErrorCode::kConfig, std::move(text));
+}
+
+/// Length-prefixed names, as TLS writes them.
+Result<Bytes> alpn_list(std::span<const std::string_view> names) {
+  Bytes out;
+  for (const std::string_view name : names) {
+    const bool is_ascii =
+        std::ranges::all_of(name, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+    if (name.empty() || name.size() > 255 || !is_ascii) return config_error("invalid ALPN protocol");
+    out.push_back(static_cast<std::uint8_t>(name.size()));
+    out.insert(out.end(), name.begin(), name.end());
+  }
+  if (out.empty()) return config_error("invalid ALPN protocol");
+  return out;
+}
+
+Status check_pins(const std::set<std::string>& pins) {
+  const auto is_digest = [](const std::string& pin) {
+    return pin.size() == 64 &&
+           std::ranges::all_of(pin, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+  };
+  if (pins.empty() || !std::ranges::all_of(pins, is_digest))
+    return config_error("leaf pins must be nonempty lowercase SHA-256 values");
+  return success();
+}
+
+Status trust_peers(SSL_CTX* context, FileSystem& fs, const std::string& path) {
+  KVPACK_TRY_ASSIGN(const auto anchors, read_certificates(fs, path));
+  X509_STORE* store = SSL_CTX_get_cert_store(context);
+  std::size_t added = 0;
+  for (const Certificate& anchor : anchors) {
+    // Whether it may sign at all; a leaf is no anchor.
+    if (X509_check_ca(anchor.get()) != 0 && X509_STORE_add_cert(store, anchor.get()) == 1) ++added;
+  }
+  ERR_clear_error();
+  if (added != anchors.size())
+    return config_error("invalid peer CA bundle: added " + std::to_string(added) + ", ignored " +
+                        std::to_string(anchors.size() - added));
+  return success();
+}
+
+Status use_chain(SSL_CTX* context, FileSystem& fs, const std::string& path) {
+  KVPACK_TRY_ASSIGN(auto chain, read_certificates(fs, path));
+  if (SSL_CTX_use_certificate(context, chain.front().get()) != 1)
+    return config_error("invalid certificate PEM: " + openssl_error());
+  for (std::size_t i = 1; i < chain.size(); ++i) {
+    if (SSL_CTX_add0_chain_cert(context, chain[i].get()) != 1)
+      return config_error("invalid certificate PEM: " + openssl_error());
+    // The context owns it now.
+    static_cast<void>(chain[i].release());
+  }
+  return success();
+}
+
+Result<Context> make_context(FileSystem& fs, const TlsFiles& files, bool is_server) {
+  ERR_clear_error();
+  Context context(SSL_CTX_new(is_server ? TLS_server_method() : TLS_client_method()));
+  if (context == nullptr) return tls_error(openssl_error());
+  SSL_CTX* raw = context.get();
+  if (SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION) != 1 ||
+      SSL_CTX_set_max_proto_version(raw, TLS1_3_VERSION) != 1)
+    return tls_error(openssl_error());
+  // Tickets that nobody reads would turn the peer's close into a reset, and nothing is ever resumed.
+  SSL_CTX_set_num_tickets(raw, 0);
+  SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_max_early_data(raw, 0);
+  SSL_CTX_set_mode(
+      raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+  SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  KVPACK_TRY(trust_peers(raw, fs, files.peer_ca));
+  KVPACK_TRY(use_chain(raw, fs, files.certificate_chain));
+  KVPACK_TRY_ASSIGN(const PrivateKey key, read_private_key(fs, files.private_key));
+  if (SSL_CTX_use_PrivateKey(raw, key.get()) != 1)
+    return config_error("invalid private-key PEM: " + openssl_error());
+  return context;
+}
+
+/// The receiver's order decides. Without a common name the handshake ends with an alert; a client that offers
+/// none is caught behind the handshake.
+int choose_alpn(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* offered,
+                unsigned int offered_size, void* accepted) {
+  const Bytes& names = *static_cast<const Bytes*>(accepted);
+  unsigned char* chosen = nullptr;
+  const int found = SSL_select_next_proto(&chosen, out_size, names.data(),
+                                          static_cast<unsigned>(names.size()), offered, offered_size);
+  *out = chosen;
+  return found == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+Status expect_server_name(SSL* connection, const std::string& name) {
+  const bool is_ip =
+      name.find(':') != std::string::npos || name.find_first_not_of("0123456789.") == std::string::npos;
+  X509_VERIFY_PARAM* param = SSL_get0_param(connection);
+  const int done = is_ip ? X509_VERIFY_PARAM_set1_ip_asc(param, name.c_str())
+                         : (SSL_set_tlsext_host_name(connection, name.c_str()) == 1 &&
+                            SSL_set1_host(connection, name.c_str()) == 1);
+  if (name.empty() || done != 1) return config_error("invalid server name: " + name);
+  return success();
+}
+
+}  // namespace
+
+struct TlsConnection::State {
+  Context context;
+  Bytes alpn_names;
+  TlsPeer peer;
+  Connection connection;
+  std::string alpn;
+  std::string leaf;
+
+  /// What an unfinished call waits for, or why it failed.
+  Result<TlsIo> unfinished(int result) {
+    const int error = SSL_get_error(connection.get(), result);
+    const int system_error = errno;
+    switch (error) {
+      case SSL_ERROR_WANT_READ: return TlsIo::kWantRead;
+      case SSL_ERROR_WANT_WRITE: return TlsIo::kWantWrite;
+      case SSL_ERROR_ZERO_RETURN: return TlsIo::kClosed;
+      case SSL_ERROR_SYSCALL:
+        ERR_clear_error();
+        if (system_error == 0) return fail(ErrorCode::kIo, "I/O: unexpected end of file");
+        return fail(ErrorCode::kIo, "I/O: " + std::generic_category().message(system_error));
+      default: break;
+    }
+    const bool broke_off = ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
+    std::string text = openssl_error();
+    if (broke_off) return fail(ErrorCode::kIo, "I/O: unexpected end of file");
+    const long verdict = SSL_get_verify_result(connection.get());
+    if (verdict != X509_V_OK) text += std::string(" (") + X509_verify_cert_error_string(verdict) + ")";
+    return tls_error(std::move(text));
+  }
+
+  Status judge_peer() {
+    const unsigned char* name = nullptr;
+    unsigned int name_size = 0;
+    SSL_get0_alpn_selected(connection.get(), &name, &name_size);
+    if (name != nullptr) alpn.assign(reinterpret_cast<const char*>(name), name_size);
+    if (std::ranges::find(peer.alpn, std::string_view(alpn)) == peer.alpn.end())
+      return fail(ErrorCode::kAlpn, "peer did not negotiate exact Muser handoff ALPN");
+    const Certificate certificate(SSL_get1_peer_certificate(connection.get()));
+    if (certificate == nullptr) return config_error("peer certificate chain is empty");
+    unsigned char* der = nullptr;
+    const int size = i2d_X509(certificate.get(), &der);
+    if (size <= 0) return tls_error(openssl_error());
+    leaf = to_hex(sha256(ByteSpan(der, static_cast<std::size_t>(size))));
+    OPENSSL_free(der);
+    if (!peer.leaf_sha256.contains(leaf))
+      return fail(ErrorCode::kLeafPin, "peer leaf certificate pin mismatch");
+    return success();
+  }
+};
+
+TlsConnection::TlsConnection(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
+TlsConnection::TlsConnection(TlsConnection&&) noexcept = default;
+TlsConnection& TlsConnection::operator=(TlsConnection&&) noexcept = default;
+TlsConnection::~TlsConnection() = default;
+
+Result<TlsConnection> TlsConnection::open(FileSystem& fs, const TlsFiles& files, TlsPeer peer, int descriptor,
+                                          bool is_server) {
+  auto state = std::make_unique<State>();
+  KVPACK_TRY_ASSIGN(state->alpn_names, alpn_list(peer.alpn));
+  KVPACK_TRY(check_pins(peer.leaf_sha256));
+  KVPACK_TRY_ASSIGN(state->context, make_context(fs, files, is_server));
+  state->peer = std::move(peer);
+  if (is_server) SSL_CTX_set_alpn_select_cb(state->context.get(), choose_alpn, &state->alpn_names);
+  state->connection.reset(SSL_new(state->context.get()));
+  SSL* raw = state->connection.get();
+  if (raw == nullptr || !use_socket(raw, descriptor)) return tls_error(openssl_error());
+  if (is_server) {
+    SSL_set_accept_state(raw);
+  } else {
+    // This one call gives 0 for success.
+    if (SSL_set_alpn_protos(raw, state->alpn_names.data(), static_cast<unsigned>(state->alpn_names.size())) !=
+        0)
+      return tls_error(openssl_error());
+    KVPACK_TRY(expect_server_name(raw, state->peer.server_name));
+    SSL_set_connect_state(raw);
+  }
+  return TlsConnection(std::move(state));
+}
+
+Result<TlsConnection> TlsConnection::server(FileSystem& fs, const TlsFiles& files, TlsPeer peer,
+                                            int descriptor) {
+  return open(fs, files, std::move(peer), descriptor, true);
+}
+Result<TlsConnection> TlsConnection::client(FileSystem& fs, const TlsFiles& files, TlsPeer peer,
+                                            int descriptor) {
+  return open(fs, files, std::move(peer), descriptor, false);
+}
+
+Result<TlsIo> TlsConnection::handshake() {
+  ERR_clear_error();
+  errno = 0;
+  const int result = SSL_do_handshake(state_->connection.get());
+  if (result != 1) {
+    KVPACK_TRY_ASSIGN(const TlsIo io, state_->unfinished(result));
+    if (io == TlsIo::kClosed) return fail(ErrorCode::kIo, "I/O: unexpected end of file");
+    return io;
+  }
+  KVPACK_TRY(state_->judge_peer());
+  return TlsIo::kDone;
+}
+
+Result<TlsIo> TlsConnection::read(MutableByteSpan out, std::size_t& n) {
+  ERR_clear_error();
+  errno = 0;
+  const int result = SSL_read_ex(state_->connection.get(), out.data(), out.size(), &n);
+  if (result == 1) return TlsIo::kDone;
+  n = 0;
+  return state_->unfinished(result);
+}
+
+Result<TlsIo> TlsConnection::write(ByteSpan bytes, std::size_t& n) {
+  ERR_clear_error();
+  errno = 0;
+  const int result = SSL_write_ex(state_->connection.get(), bytes.data(), bytes.size(), &n);
+  if (result == 1) return TlsIo::kDone;
+  n = 0;
+  return state_->unfinished(result);
+}
+
+Result<TlsIo> TlsConnection::close_notify() {
+  ERR_clear_error();
+  errno = 0;
+  const int result = SSL_shutdown(state_->connection.get());
+  // 0: ours is out, the peer's has not come; that one is for read to see.
+  if (result >= 0) return TlsIo::kDone;
+  return state_->unfinished(result);
+}
+
+const std::string& TlsConnection::alpn() const noexcept {
+  return state_->alpn;
+}
+const std::string& TlsConnection::peer_leaf_sha256() const noexcept {
+  return state_->leaf;
+}
+std::string_view TlsConnection::cipher() const noexcept {
+  return SSL_get_cipher_name(state_->connection.get());
+}
+
+}  // namespace kvpack::net

@@ -1,0 +1,245 @@
+// Two enrolled ends in a temporary directory: a receiver in a thread of its own, and what a producer sends to
+// it.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <fstream>
+#include <mutex>
+#include <thread>
+
+#include "handoff/handoff_support.h"
+#include "kvpack/net/producer.h"
+#include "kvpack/net/receiver.h"
+#include "net/tls_certificates.h"
+#include "support/temp_directory.h"
+
+namespace kvpack::net::testing {
+
+inline void write_file(const std::string& path, std::string_view content, std::filesystem::perms mode) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+  std::filesystem::permissions(path, mode);
+}
+inline constexpr auto kPrivate = std::filesystem::perms::owner_read | std::filesystem::perms::owner_write;
+
+// A CA and what it has signed, as files.
+class Authority {
+ public:
+  Authority(const kvpack::testing::TempDirectory& folder, const std::string& name)
+      : folder_(&folder), name_(name), key_(*make_private_key()), certificate_(*make_authority(key_, name)) {
+    write_file(path(), *certificate_pem(certificate_), kPrivate);
+  }
+  std::string path() const { return folder_->path(name_ + "-ca.pem"); }
+
+  struct Leaf {
+    std::string chain;
+    std::string key;
+    std::string sha256;
+  };
+  // A new key and certificate under `name`.
+  Leaf issue(const std::string& name, const std::string& server_name = "localhost",
+             int days = kLeafDays) const {
+    const PrivateKey key = *make_private_key();
+    const Certificate leaf = *sign_request(key_, certificate_, *make_request(key, server_name), days);
+    const Leaf out{folder_->path(name + ".pem"), folder_->path(name + "-key.pem"), *leaf_sha256(leaf)};
+    write_file(out.chain, *certificate_pem(leaf), kPrivate);
+    write_file(out.key, text_view(*private_key_pem(key)), kPrivate);
+    return out;
+  }
+
+ private:
+  const kvpack::testing::TempDirectory* folder_;
+  std::string name_;
+  PrivateKey key_;
+  Certificate certificate_;
+};
+
+// A sink that lends its own memory and has what was committed.
+class KeepingSink final : public handoff::testing::RecordingSink {
+ public:
+  using RecordingSink::RecordingSink;
+  Status lend(const handoff::SegmentDescriptor& descriptor, std::size_t,
+              std::vector<MutableByteSpan>& place) override {
+    parts_.emplace_back(descriptor.byte_len);
+    place.push_back(parts_.back());
+    return success();
+  }
+  Bytes payload() const {
+    Bytes out;
+    for (const Bytes& part : parts_) out.insert(out.end(), part.begin(), part.end());
+    return out;
+  }
+
+ private:
+  std::vector<Bytes> parts_;
+};
+
+// Keeps what came last, and every receipt.
+class RecordingHost final : public ReceiverHost {
+ public:
+  Result<Admission> admit(const handoff::BeginFrame& begin) override {
+    const std::scoped_lock lock(mutex_);
+    admitted_.push_back(begin.manifest.generation);
+    changed_.notify_all();
+    sinks_.push_back(std::make_unique<KeepingSink>(fails_at));
+    return Admission{sinks_.back().get(), expected};
+  }
+  void ended(const AttemptReceipt& receipt) noexcept override {
+    const std::scoped_lock lock(mutex_);
+    receipts_.push_back(receipt);
+    changed_.notify_all();
+  }
+  // The receipt number `index`, once it has come.
+  AttemptReceipt receipt(std::size_t index) {
+    std::unique_lock lock(mutex_);
+    const bool came =
+        changed_.wait_for(lock, std::chrono::seconds(30), [&] { return receipts_.size() > index; });
+    if (!came) {
+      ADD_FAILURE() << "no receipt " << index;
+      return {};
+    }
+    return receipts_[index];
+  }
+  void wait_for_admission() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(30), [&] { return !admitted_.empty(); });
+  }
+  // Generations in the order of their admission.
+  std::vector<std::uint64_t> admitted() {
+    const std::scoped_lock lock(mutex_);
+    return admitted_;
+  }
+  const KeepingSink& sink(std::size_t index) {
+    const std::scoped_lock lock(mutex_);
+    return *sinks_.at(index);
+  }
+
+  std::string fails_at;
+  const handoff::RequestExpectations* expected = nullptr;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<AttemptReceipt> receipts_;
+  std::vector<std::uint64_t> admitted_;
+  std::vector<std::unique_ptr<KeepingSink>> sinks_;
+};
+
+class MemorySource final : public SegmentSource {
+ public:
+  MemorySource(std::size_t segments, std::size_t segment_bytes) : count_(segments), payload_(segment_bytes) {
+    for (std::size_t i = 0; i < payload_.size(); ++i)
+      payload_[i] = static_cast<std::uint8_t>(i * 7 + i / 251);
+  }
+  Result<std::optional<OutgoingSegment>> next() override {
+    if (before_next) KVPACK_TRY(before_next(sent_));
+    if (sent_ == count_) return std::optional<OutgoingSegment>();
+    OutgoingSegment out;
+    const std::uint64_t rows = payload_.size() / 512;
+    out.shape = {.component_id = "target",
+                 .role = handoff::SegmentRole::kNopeKey,
+                 .layer = 3,
+                 .logical_start = sent_ * rows,
+                 .logical_count = rows,
+                 .element_type = "f16_le",
+                 .elements_per_token = 256};
+    out.payload = {payload_};
+    ++sent_;
+    return std::optional<OutgoingSegment>(std::move(out));
+  }
+  std::function<Status(std::size_t)> before_next;
+
+ private:
+  std::size_t count_;
+  std::size_t sent_ = 0;
+  Bytes payload_;
+};
+
+class Cluster : public ::testing::Test {
+ protected:
+  Cluster() : authority_(folder_, "house") {
+    const auto receiver = authority_.issue("receiver");
+    const auto producer = authority_.issue("producer");
+    const std::string hmac = folder_.path("hmac.key");
+    write_file(hmac, std::string(32, '\x07'), kPrivate);
+    const auto identity = [] {
+      handoff::ExactIdentity out;
+      out.adapter_sha256 = std::string(64, 'a');
+      out.chat_template_sha256 = std::string(64, 'b');
+      out.context_policy_sha256 = std::string(64, 'c');
+      out.model_revision = "m";
+      out.model_sha256 = std::string(64, 'd');
+      out.tokenizer_revision = "t";
+      out.tokenizer_sha256 = std::string(64, 'e');
+      return out;
+    };
+    receiver_config_.listen = {"127.0.0.1", 0};
+    receiver_config_.certificate_chain = receiver.chain;
+    receiver_config_.private_key = receiver.key;
+    receiver_config_.peer_ca = authority_.path();
+    receiver_config_.peer_leaf_sha256 = {producer.sha256};
+    receiver_config_.hmac_key_file = hmac;
+    receiver_config_.hmac_key_id = "loop-key";
+    receiver_config_.minimum_hmac_epoch = 4;
+    receiver_config_.replay_ledger = folder_.path("replay.json");
+    receiver_config_.timeout_ms = 20'000;
+    receiver_config_.wait_for_producer_ms = 20'000;
+    receiver_config_.identity = identity();
+    receiver_config_.target_cache_identity_sha256 = std::string(64, 'f');
+    producer_config_.server_name = "localhost";
+    producer_config_.certificate_chain = producer.chain;
+    producer_config_.private_key = producer.key;
+    producer_config_.peer_ca = authority_.path();
+    producer_config_.peer_leaf_sha256 = {receiver.sha256};
+    producer_config_.hmac_key_file = hmac;
+    producer_config_.hmac_key_id = "loop-key";
+    producer_config_.hmac_epoch = 4;
+    producer_config_.generation_ledger = folder_.path("generation.json");
+    producer_config_.pacing_bytes_per_second = 0;
+    producer_config_.timeout_ms = 20'000;
+    producer_config_.identity = identity();
+    producer_config_.target_cache_identity_sha256 = std::string(64, 'f');
+    transfer_.prompt_token_ids = {1, 2, 3};
+  }
+  ~Cluster() override { stop(); }
+
+  void start() {
+    auto receiver = Receiver::bind(fs_, clock_, receiver_config_, settings_, muse::span_schedule, host_);
+    ASSERT_TRUE(receiver.has_value()) << receiver.error().verdict();
+    receiver_ = *std::move(receiver);
+    producer_config_.receiver = {"127.0.0.1", receiver_->address().port};
+    thread_ = std::thread([this] { EXPECT_TRUE(receiver_->run().has_value()); });
+  }
+  void stop() {
+    if (receiver_ != nullptr) receiver_->stop();
+    if (thread_.joinable()) thread_.join();
+    receiver_.reset();
+  }
+  Result<SendReceipt> send(SegmentSource& source, const SendOptions& options = {}) {
+    return send_handoff(fs_, clock_, producer_config_, transfer_, source, options);
+  }
+  std::string outcome(SegmentSource& source, const SendOptions& options = {}) {
+    const auto sent = send(source, options);
+    return sent.has_value() ? "acknowledged" : sent.error().verdict();
+  }
+  std::string outcome(const SendOptions& options = {}) {
+    MemorySource source(3, 4096);
+    return outcome(source, options);
+  }
+
+  SystemFileSystem fs_;
+  SystemClock clock_;
+  kvpack::testing::TempDirectory folder_;
+  Authority authority_;
+  ReceiverConfig receiver_config_;
+  ReceiverSettings settings_;
+  ProducerConfig producer_config_;
+  OutgoingTransfer transfer_;
+  RecordingHost host_;
+  std::unique_ptr<Receiver> receiver_;
+  std::thread thread_;
+};
+
+}  // namespace kvpack::net::testing
