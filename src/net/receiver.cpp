@@ -175,7 +175,8 @@ struct Receiver::State final : SessionOwner {
     });
     host->ended(receipt);
     if (found != sessions.end()) sessions.erase(found);
-    if (stopping.load() && sessions.empty()) io.stop();
+    // Not before shut_down has closed the socket that listens.
+    if (!acceptor.is_open() && sessions.empty()) io.stop();
   }
 
   template <class Change>
