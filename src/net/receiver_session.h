@@ -102,7 +102,6 @@ class ReceiverSession final : public std::enable_shared_from_this<ReceiverSessio
   Bytes reply_;
   std::size_t replied_ = 0;
   std::uint64_t reply_started_ns_ = 0;
-  bool receipt_given_ = false;
   bool has_turn_ = false;
 };
 

@@ -1,5 +1,5 @@
-// Making what enrolment hands around: keys, a CA, requests, certificates. PEM in and out. docs/operations.md
-// §Enrolment
+// Making what enrolment hands around: keys, a CA, requests, certificates. PEM in and out.
+// docs/protocol/receiver.md §TLS
 #pragma once
 
 #include <string>
