@@ -94,26 +94,6 @@ TEST_F(LlamaEngine, PlanesGoIntoAnotherSlotOfASplitContext) {
   }
 }
 
-TEST_F(LlamaEngine, PastTheWindowTheRowsStayTheSameAndRestoredContextsAgree) {
-  // The window's cells have wrapped by then, so their physical order is not that of the positions, and a sum
-  // of the live context may differ in its last bit. The rows may not, nor may two contexts restored in the
-  // same way.
-  const auto prompt = tokens(2604);
-  Engine live = open(true, 3072);
-  ASSERT_TRUE(live.append(std::span(prompt).first(2600)).has_value());
-  const auto planes = planes_of(live);
-  EXPECT_EQ(planes[1].positions, (llama::PositionRange{552, 2048}));
-  std::vector<std::vector<float>> logits;
-  for (int i = 0; i < 2; ++i) {
-    Engine restored = open(true, 3072);
-    install(restored, planes, 2600);
-    expect_same(planes_of(restored), planes);
-    ASSERT_TRUE(restored.append(std::span(prompt).subspan(2600)).has_value());
-    logits.push_back(restored.next_logits());
-  }
-  EXPECT_EQ(logits[0], logits[1]);
-}
-
 TEST_F(LlamaEngine, ARefusedStateIsNotInstalled) {
   const auto prompt = tokens(64);
   Engine live = open(true, 256);
