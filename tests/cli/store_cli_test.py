@@ -593,6 +593,15 @@ class PackSets(Case):
 
 
 class FullVolume(Case):
+    def fill(self, volume):
+        with open(volume / "filler", "ab", buffering=0) as filler:
+            size = 1 << 20
+            while size:
+                try:
+                    filler.write(b"x" * size)
+                except OSError:
+                    size //= 2
+
     def test_a_full_catalog_is_an_io_error_and_a_collection_makes_room(self):
         volume = self.folder / "volume"
         volume.mkdir()
@@ -603,16 +612,13 @@ class FullVolume(Case):
         root = "volume/s"
         self.store("init", root=root)
         head = self.store("put", self.input(300), root=root)["manifest_id"]
-        with open(volume / "filler", "wb", buffering=0) as filler:
-            size = 1 << 20
-            while size:
-                try:
-                    filler.write(b"x" * size)
-                except OSError:
-                    size //= 2
-        error = self.store_refused("put", self.input(600), root=root, category="io", code=5)
-        self.assertEqual((error["message"], error["space"]), ("catalog: database or disk is full", "full"))
+        self.fill(volume)
+        # With the room of the reserve.
         self.store("gc", "--evict", head, root=root)
+        (volume / "s" / "reserve.bin").unlink()
+        self.fill(volume)
+        error = self.store_refused("put", self.input(600), root=root, category="io", code=5)
+        self.assertEqual((error["message"].split(":")[0], error["space"]), ("catalog", "full"))
         (volume / "filler").unlink()
         self.store("put", self.input(600), root=root)
         self.store("fsck", "--deep", root=root)
