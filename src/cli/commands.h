@@ -31,6 +31,7 @@ void add_handoff(CLI::App& app, const Environment& environment);
 void add_kvhf(CLI::App& app, const Environment& environment);
 void add_store(CLI::App& app, const Environment& environment);
 void add_probe(CLI::App& app, const Environment& environment);
+void add_economics(CLI::App& app, const Environment& environment);
 
 /// Runs `run` with the options when the command is chosen.
 template <class Options>

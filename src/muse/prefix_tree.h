@@ -37,15 +37,16 @@ struct Entry {
   std::shared_ptr<StoredSnapshot> snapshot{};
 };
 
-struct Node {
+/// What a walk reads at every node comes first and shares a cache line.
+struct alignas(64) Node {
   struct Child {
     std::uint32_t first_word;
     std::unique_ptr<Node> node;
   };
   std::span<const std::uint32_t> edge{};  ///< From the parent to here; empty for the root alone.
-  std::shared_ptr<const KeyWords> key{};  ///< Keeps `edge` alive.
+  std::vector<Child> children{};          ///< By first word.
   Node* parent = nullptr;
-  std::vector<Child> children{};  ///< By first word.
+  std::shared_ptr<const KeyWords> key{};  ///< Keeps `edge` alive.
   std::optional<Entry> entry{};
 };
 
