@@ -7,6 +7,8 @@
 
 namespace kvpack::cli {
 
+// Other files of this folder draw too, with names of their own.
+namespace break_even {
 namespace {
 
 constexpr double kWidth = 960, kHeight = 440;
@@ -110,20 +112,7 @@ std::string verdict(const std::optional<std::uint64_t>& from) {
               : std::string("Moving is never faster within the model's context");
 }
 
-}  // namespace
-
-std::string seconds_text(double seconds) {
-  const auto three_digits = [](double value, std::string_view unit) {
-    return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, unit);
-  };
-  if (seconds < 0.9995e-3) return three_digits(seconds * 1e6, "us");
-  if (seconds < 0.9995) return three_digits(seconds * 1e3, "ms");
-  if (seconds < 119.5) return three_digits(seconds, "s");
-  if (seconds < 7170) return three_digits(seconds / 60, "min");
-  return three_digits(seconds / 3600, "h");
-}
-
-std::string break_even_chart(const muse::MoveCosts& costs) {
+std::string draw(const muse::MoveCosts& costs) {
   const Scale scale(costs);
   const auto from = muse::break_even_tokens(costs);
   std::string out = fmt::format(
@@ -143,6 +132,24 @@ std::string break_even_chart(const muse::MoveCosts& costs) {
                [&](std::uint64_t tokens) { return muse::recompute_seconds(costs, tokens); });
   out += curve(scale, "be-move", [&](std::uint64_t tokens) { return muse::move_seconds(costs, tokens); });
   return out + names(scale, costs) + "</svg>\n";
+}
+
+}  // namespace
+}  // namespace break_even
+
+std::string seconds_text(double seconds) {
+  const auto three_digits = [](double value, std::string_view unit) {
+    return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, unit);
+  };
+  if (seconds < 0.9995e-3) return three_digits(seconds * 1e6, "us");
+  if (seconds < 0.9995) return three_digits(seconds * 1e3, "ms");
+  if (seconds < 119.5) return three_digits(seconds, "s");
+  if (seconds < 7170) return three_digits(seconds / 60, "min");
+  return three_digits(seconds / 3600, "h");
+}
+
+std::string break_even_chart(const muse::MoveCosts& costs) {
+  return break_even::draw(costs);
 }
 
 std::string svg_file(const std::string& chart) {

@@ -56,7 +56,7 @@ std::uint64_t microseconds(double seconds) {
   return static_cast<std::uint64_t>(std::llround(seconds * 1e6));
 }
 
-JsonValue result_json(const EconomicsOptions& options, const muse::MoveCosts& costs) {
+JsonValue economics_result(const EconomicsOptions& options, const muse::MoveCosts& costs) {
   JsonValue result = JsonValue::object();
   result.set("ok", true);
   result.set("kind", "economics");
@@ -82,7 +82,7 @@ JsonValue result_json(const EconomicsOptions& options, const muse::MoveCosts& co
   return result;
 }
 
-std::string result_table(const EconomicsOptions& options, const muse::MoveCosts& costs) {
+std::string economics_table(const EconomicsOptions& options, const muse::MoveCosts& costs) {
   std::string out = fmt::format(
       "prefill {} tokens/s, wire {} GB/s, {}, {} s for each move\n\n", options.prefill, options.wire,
       options.verify.empty() ? "no verification" : "verification " + options.verify + " GB/s",
@@ -114,7 +114,7 @@ int run_economics(const Environment& environment, const EconomicsOptions& option
   if (!options.svg_file.empty())
     if (auto drawn = publish_chart(*environment.fs, options.svg_file, costs); !drawn.has_value())
       return reporter.failure(drawn.error(), options.svg_file);
-  return reporter.success(result_json(options, costs), result_table(options, costs));
+  return reporter.success(economics_result(options, costs), economics_table(options, costs));
 }
 
 }  // namespace
