@@ -66,12 +66,21 @@ std::string rule(double x1, double y1, double x2, double y2, std::string_view cl
                      x2, y2, classes);
 }
 
+/// A power of ten seconds.
+std::string tick_text(int power) {
+  if (power < -6 || power > 5) return fmt::format("10^{} s", power);
+  constexpr std::array<int, 6> kOnes{1, 10, 100, 1'000, 10'000, 100'000};
+  if (power < -3) return fmt::format("{} us", kOnes[static_cast<std::size_t>(power + 6)]);
+  if (power < 0) return fmt::format("{} ms", kOnes[static_cast<std::size_t>(power + 3)]);
+  return fmt::format("{} s", kOnes[static_cast<std::size_t>(power)]);
+}
+
 std::string axes(const Scale& scale) {
   std::string out;
   for (int power = scale.lowest(); power <= scale.highest(); ++power) {
-    const double seconds = std::pow(10.0, power), y = scale.y_of(seconds);
+    const double y = scale.y_of(std::pow(10.0, power));
     out += rule(kLeft, y, kRight, y, "be-grid");
-    out += text_at(kLeft - 8, y + 4, "be-m be-end", seconds_text(seconds));
+    out += text_at(kLeft - 8, y + 4, "be-m be-end", tick_text(power));
   }
   for (std::uint64_t tokens = muse::kBlockTokens; tokens <= muse::kMaxContextTokens; tokens *= 2) {
     const double x = x_of(static_cast<double>(tokens));
