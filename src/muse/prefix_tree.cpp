@@ -56,7 +56,7 @@ KeyWords::~KeyWords() {
 
 PrefixTree::~PrefixTree() {
   // One level after the other: a chain of nodes may be longer than the stack is deep.
-  std::vector<Node::Child> level = std::move(root_.children);
+  std::vector<Node::Child> level = std::move(root_->children);
   while (!level.empty()) {
     std::vector<Node::Child> below;
     for (Node::Child& child : level) std::ranges::move(child.node->children, std::back_inserter(below));
@@ -84,7 +84,7 @@ bool PrefixTree::matches(std::span<const std::uint32_t> edge, std::size_t depth,
 
 Node& PrefixTree::place(const std::shared_ptr<const KeyWords>& key) {
   const std::span<const std::uint32_t> words = key->words();
-  Node* node = &root_;
+  Node* node = root_.get();
   std::size_t depth = 0;
   while (depth < words.size()) {
     Node* next = child(*node, words[depth]);
@@ -124,7 +124,7 @@ Node& PrefixTree::add_leaf(Node& parent, const std::shared_ptr<const KeyWords>& 
 }
 
 void PrefixTree::prune(Node& node) noexcept {
-  for (Node* empty = &node; empty != &root_ && !empty->entry && empty->children.empty();) {
+  for (Node* empty = &node; empty != root_.get() && !empty->entry && empty->children.empty();) {
     Node* parent = empty->parent;
     parent->children.erase(place_of(parent->children, empty->edge[0]));
     --nodes_;

@@ -68,7 +68,7 @@ class PrefixTree {
   template <class Visit>
   void walk(const ResidentScope& scope, std::span<const std::uint32_t> tokens, Visit&& visit) {
     const auto scope_words = resident_scope_words(scope);
-    Node* node = &root_;
+    Node* node = root_.get();
     for (std::size_t depth = 0;;) {
       if (depth == kResidentScopeWords + tokens.size()) return;
       const std::uint32_t word =
@@ -87,7 +87,7 @@ class PrefixTree {
   Node& split(Node& node, std::size_t at);
   Node& add_leaf(Node& parent, const std::shared_ptr<const KeyWords>& key, std::size_t depth);
 
-  Node root_{};
+  std::unique_ptr<Node> root_ = std::make_unique<Node>();
   std::uint64_t nodes_ = 1;
 };
 

@@ -219,7 +219,7 @@ class Insertion {
     for (std::size_t plane = 0; plane < 2; ++plane) {
       indices[plane] = list_.cut(plane == 0 ? layer.key : layer.value, block_bytes);
       stored.planes[plane].resize(indices[plane].size());
-      stored_->chunk_list_bytes += indices[plane].size() * sizeof(const Chunk*);
+      stored_->chunk_list_bytes += indices[plane].size() * sizeof(void*);
     }
   }
 
