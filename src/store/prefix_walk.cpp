@@ -39,22 +39,33 @@ Status PrefixWalk::find_in(sqlite::Database& db, std::size_t bound, std::vector<
   KVPACK_TRY_ASSIGN(auto row, db.prepare(kResolveSql));
   row.bind(std::nullopt, std::max(query_->minimum_epoch, window.minimum_readable), window.active,
            semantic_model_id(query_->semantic_model), query_->family->id(), context_->now_ns());
+  struct CutOfNode {
+    std::uint64_t generation = 0;
+    Id32 manifest_id;
+    std::uint64_t token_count = 0;
+  };
+  std::vector<CutOfNode> cuts;
   std::size_t agreeing = 0;
   for (std::size_t i = input().nodes.size(); i-- > 0;) {
     const PrefixNode& node = input().nodes[i];
     row.bind_at(1, node.id);
+    cuts.clear();
     for (;;) {
       KVPACK_TRY_ASSIGN(const bool more, row.step());
       if (!more) break;
-      const bool agrees = row.count(2) == node.token_count;
-      found.push_back({.hit = {.manifest_id = row.id(1),
+      cuts.push_back({row.count(0), row.id(1), row.count(2)});
+    }
+    row.reset();
+    std::ranges::sort(cuts, std::ranges::greater(), &CutOfNode::generation);
+    for (const CutOfNode& cut : cuts) {
+      const bool agrees = cut.token_count == node.token_count;
+      found.push_back({.hit = {.manifest_id = cut.manifest_id,
                                .token_count = node.token_count,
                                .suffix_tokens = requested.token_count - node.token_count},
                        .cut = {node.id, requested.auxiliary_input_root, node.token_count},
                        .row_agrees = agrees});
       if (agrees && ++agreeing == bound) return success();
     }
-    row.reset();
   }
   return success();
 }

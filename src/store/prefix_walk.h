@@ -8,13 +8,13 @@
 namespace kvpack::store {
 
 /// The cuts of one node (?1) within a window of epochs (?2, ?3), of a model (?4) and family (?5), that have
-/// not expired at a time (?6). Run once for each node, deepest first: all nodes in one list would fetch every
-/// row.
+/// not expired at a time (?6), in no order: to sort what is mostly nothing would cost as much again. Run once
+/// for each node, deepest first: all nodes in one list would fetch every row.
 inline constexpr std::string_view kResolveSql =
-    "SELECT m.manifest, m.manifest_id, m.token_count FROM prefixes p JOIN manifests m ON m.manifest = "
+    "SELECT m.generation, m.manifest_id, m.token_count FROM prefixes p JOIN manifests m ON m.manifest = "
     "p.manifest"
     " WHERE p.prefix_id = ?1 AND m.state = 1 AND m.key_epoch BETWEEN ?2 AND ?3 AND m.semantic_id = ?4"
-    " AND m.family_id = ?5 AND (m.expires_ns IS NULL OR m.expires_ns > ?6) ORDER BY m.generation DESC";
+    " AND m.family_id = ?5 AND (m.expires_ns IS NULL OR m.expires_ns > ?6)";
 
 struct FoundCut {
   PrefixHit hit;

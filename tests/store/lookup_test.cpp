@@ -174,6 +174,35 @@ TEST(StoreLookup, SeveralManifestsOfOnePrefixAreInTheOrderOfTheirIds) {
   EXPECT_EQ(resolve(*store, cut.query(), 64)->size(), 3u);
 }
 
+TEST(StoreLookup, OfTheManifestsOfOnePrefixTheNewestIsTheHint) {
+  StoreFixture f;
+  const auto store = f.create();
+  const Conversation cut(768);
+  std::vector<Id32> ids;
+  for (const std::uint32_t grain : {256u, 512u, 768u}) {
+    SaveRequest request = cut.request();
+    request.idempotency_key = Id32::filled(static_cast<std::uint8_t>(grain / 256));
+    request.spans.grain_tokens = grain;
+    ids.push_back(cut.save(*store, request).head().manifest_id);
+  }
+  const auto found = [&] {
+    std::vector<Id32> out;
+    const auto hits = resolve(*store, cut.query(), 64);
+    EXPECT_EQ(verdict(hits), "ok");
+    for (const PrefixHit& hit : *hits) out.push_back(hit.manifest_id);
+    return out;
+  };
+  EXPECT_EQ(found(), (std::vector<Id32>{ids[2], ids[1], ids[0]}));
+  EXPECT_EQ((*find_deepest(*store, cut.query()))->manifest_id, ids[2]);
+  ASSERT_EQ(verdict(store->context().catalog->write([&](sqlite::Database& db) {
+              return db.run("UPDATE manifests SET generation = generation + 1000 WHERE manifest_id = ?",
+                            ids[0]);
+            })),
+            "ok");
+  EXPECT_EQ(found(), (std::vector<Id32>{ids[0], ids[2], ids[1]}));
+  EXPECT_EQ((*find_deepest(*store, cut.query()))->manifest_id, ids[0]);
+}
+
 TEST(StoreLookup, AnExpiredCutIsAMissButServesItsDescendants) {
   StoreFixture f;
   const auto store = f.create();
@@ -503,8 +532,7 @@ TEST(StoreLookup, ANodeIsFoundByIndexesAlone) {
   });
   ASSERT_EQ(verdict(read), "ok");
   EXPECT_EQ(steps, (std::vector<std::string>{"SEARCH p USING PRIMARY KEY (prefix_id=?)",
-                                             "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)",
-                                             "USE TEMP B-TREE FOR ORDER BY"}));
+                                             "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)"}));
 }
 
 TEST(StoreLookup, LookupsAreCounted) {
