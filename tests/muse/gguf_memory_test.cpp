@@ -1,68 +1,11 @@
 // The bound on memory that docs/format/model-files.md promises, held by counting every allocation.
 #include <gtest/gtest.h>
-#include <malloc.h>
-
-#include <atomic>
-#include <new>
 
 #include "kvpack/muse/model_config.h"
 #include "kvpack/muse/model_identity.h"
+#include "support/counted_memory.h"
 #include "support/gguf_writer.h"
 #include "support/verdict.h"
-
-namespace {
-
-std::atomic<std::size_t> live_bytes{0};
-std::atomic<std::size_t> peak_bytes{0};
-
-// nullptr when there is no memory.
-void* counted_allocation(std::size_t bytes) noexcept {
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) return nullptr;
-  const std::size_t live = live_bytes += malloc_usable_size(memory);
-  std::size_t peak = peak_bytes;
-  while (live > peak && !peak_bytes.compare_exchange_weak(peak, live)) {
-  }
-  return memory;
-}
-
-void* allocation_or_throw(std::size_t bytes) {
-  void* memory = counted_allocation(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-void counted_free(void* memory) noexcept {
-  if (memory != nullptr) live_bytes -= malloc_usable_size(memory);
-  std::free(memory);
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  return allocation_or_throw(bytes);
-}
-void* operator new[](std::size_t bytes) {
-  return allocation_or_throw(bytes);
-}
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  return counted_allocation(bytes);
-}
-void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
-  return counted_allocation(bytes);
-}
-void operator delete(void* memory) noexcept {
-  counted_free(memory);
-}
-void operator delete[](void* memory) noexcept {
-  counted_free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  counted_free(memory);
-}
-void operator delete[](void* memory, std::size_t) noexcept {
-  counted_free(memory);
-}
 
 namespace kvpack::muse::gguf_memory_test {
 namespace {

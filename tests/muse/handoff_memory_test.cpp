@@ -71,6 +71,19 @@ TEST(HandoffMemory, OfARefusedBeginIsNothing) {
   EXPECT_LE(peak, std::size_t{4096});
 }
 
+TEST(HandoffMemory, ThatIsNotThereIsARefusal) {
+  const auto begin = *handoff::testing::validated(begin_for(prompt_of(1000)));
+  KeepingInstaller installer;
+  HandoffSink sink(installer, {});
+  const std::size_t before = kvpack::testing::live_bytes;
+  kvpack::testing::largest_allocation = kv_bytes(1000) - 1;
+  const Status begun = sink.begin(begin);
+  kvpack::testing::largest_allocation = static_cast<std::size_t>(-1);
+  EXPECT_EQ(verdict(begun), "no_memory:no memory for the handoff shadow");
+  EXPECT_EQ(sink.max_total_bytes(), std::numeric_limits<std::uint64_t>::max()) << "a shadow is open";
+  EXPECT_LE(kvpack::testing::live_bytes, before + 4096);
+}
+
 TEST(HandoffMemory, OfAnAbortedTransferComesBack) {
   const auto begin = *handoff::testing::validated(begin_for(prompt_of(1000)));
   KeepingInstaller installer;

@@ -280,6 +280,12 @@ TEST_F(HandoffSinkRefuses, RowsThatAreNotToBeSent) {
   expect_refused(put(tile(0, 51, 2)), "target KV rows 51..53 lie outside those to be sent, 52..2100");
 }
 
+TEST_F(HandoffSinkRefuses, SegmentsOfAComponentThatTheBeginDoesNotName) {
+  SegmentShape foreign = tile(std::nullopt, 0, kTokens);
+  foreign.component_id = "other";
+  expect_segment_refused(foreign, "segment has unknown component or empty range");
+}
+
 TEST_F(HandoffSinkRefuses, RowsThatArriveTwice) {
   open();
   ASSERT_TRUE(put(tile(std::nullopt, 0, kTokens)).has_value());
@@ -581,6 +587,11 @@ TEST(HandoffSink, EveryTruncationLeavesWhatIsLive) {
   const CacheSnapshot before = make_snapshot(3);
   const Bytes stream = stream_of(*HandoffSource::open(make_snapshot(2), 0), 0);
   const std::vector<Bytes> frames = handoff::testing::split_frames(stream);
+  const auto refusal_at = [](const Bytes& frame, std::size_t part) -> std::string {
+    if (part == 0) return "io:stream ended between frames";
+    const std::size_t head = handoff::kPreambleBytes + load_le<std::uint32_t>(frame, 8);
+    return part < head ? "io:stream ended inside a frame" : "invalid_frame:truncated segment payload";
+  };
   std::size_t begins = 0;
   std::size_t tried = 0;
   for (const Bytes& frame : frames) {
@@ -590,7 +601,7 @@ TEST(HandoffSink, EveryTruncationLeavesWhatIsLive) {
       installer.live = before;
       HandoffSink sink(installer, {});
       const Bytes cut(stream.begin(), stream.begin() + static_cast<std::ptrdiff_t>(begins + part));
-      EXPECT_FALSE(receive(cut, sink, nullptr).has_value());
+      EXPECT_EQ(verdict(receive(cut, sink, nullptr)), refusal_at(frame, part));
       EXPECT_TRUE(installer.live == before);
       EXPECT_TRUE(installer.calls.empty());
       ++tried;

@@ -12,9 +12,12 @@ namespace kvpack::testing {
 
 inline std::atomic<std::size_t> live_bytes{0};
 inline std::atomic<std::size_t> peak_bytes{0};
+inline std::atomic<std::size_t> largest_allocation{
+    static_cast<std::size_t>(-1)};  // Beyond it there is no memory.
 
 // nullptr when there is no memory.
 inline void* counted_allocation(std::size_t bytes) noexcept {
+  if (bytes > largest_allocation) return nullptr;
   void* memory = std::malloc(bytes == 0 ? 1 : bytes);
   if (memory == nullptr) return nullptr;
   const std::size_t live = live_bytes += malloc_usable_size(memory);
