@@ -29,6 +29,7 @@ void add_explain(CLI::App& app, const Environment& environment);
 void add_vectors(CLI::App& app, const Environment& environment);
 void add_handoff(CLI::App& app, const Environment& environment);
 void add_kvhf(CLI::App& app, const Environment& environment);
+void add_muse(CLI::App& app, const Environment& environment);
 void add_store(CLI::App& app, const Environment& environment);
 void add_probe(CLI::App& app, const Environment& environment);
 void add_economics(CLI::App& app, const Environment& environment);

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kvpack/core/half.h"
-#include "kvpack/muse/geometry.h"
+#include "kvpack/muse/layout.h"
 #include "muse/gguf_cursor.h"
 
 namespace kvpack::muse {
@@ -374,6 +374,18 @@ Result<MuseConfig> read_model_config(const GgufFile& file) {
   KVPACK_TRY(tensors.check());
   KVPACK_TRY_ASSIGN(config.qk_scale_factor, read_qk_scale(file, config, tensors));
   return config;
+}
+
+Status check_model_rotation(const MuseConfig& config) {
+  KVPACK_TRY_ASSIGN(const Layout* layout, registered_layout(kLayoutName));
+  const LayoutClass& sliding = layout->classes.front();
+  const auto refuse = [](std::string_view what) {
+    return refused("model disagrees with layout " + std::string(kLayoutName) + ": " + std::string(what));
+  };
+  if (double{config.rope_base_swa} != sliding.rope_base()) return refuse("rotary base");
+  if (config.rope_dim != sliding.rope_dims) return refuse("rotary dimensions");
+  if (config.value_head_dim != config.head_dim) return refuse("value head dimension");
+  return success();
 }
 
 }  // namespace kvpack::muse

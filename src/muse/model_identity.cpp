@@ -187,12 +187,17 @@ Result<std::string> weight_precision(const GgufFile& file, const std::optional<s
   return *said;
 }
 
+Status check_statement(const ModelStatement& said) {
+  // A precision that is not said comes from the file, which has no word for a later choice.
+  return check_resolved({.model_revision = said.model_revision,
+                         .tokenizer_revision = said.tokenizer_revision,
+                         .weight_precision = said.weight_precision.value_or(std::string(kQ4KXl))});
+}
+
 Result<MuseIdentity> identify_model(const GgufFile& file, const MuseConfig& config,
                                     const ModelStatement& said, const HashProgress& progress) {
-  MuseIdentity identity{.model_revision = said.model_revision,
-                        .tokenizer_revision = said.tokenizer_revision,
-                        .weight_precision = said.weight_precision.value_or(std::string(kQ4KXl))};
-  KVPACK_TRY(check_resolved(identity));
+  KVPACK_TRY(check_statement(said));
+  MuseIdentity identity{.model_revision = said.model_revision, .tokenizer_revision = said.tokenizer_revision};
   KVPACK_TRY_ASSIGN(identity.weight_precision, weight_precision(file, said.weight_precision));
   KVPACK_TRY_ASSIGN(identity.adapter_sha256, adapters_sha256(said.adapters));
   KVPACK_TRY_ASSIGN(identity.tokenizer_sha256, tokenizer_sha256(file));

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# The C++ examples of the documents: what `save` writes, `readme` restores, and nobody else does.
-# usage: examples.sh SAVE README
+# The C++ examples of the documents: what `save` writes, `readme` restores, and nobody else does; the adapters go on from
+# what they have saved, with the state that they would have had without.
+# usage: examples.sh SAVE README ADAPTER_GQA ADAPTER_HYBRID
 set -euo pipefail
 save=$(realpath "$1")
 readme=$(realpath "$2")
+gqa=$(realpath "$3")
+hybrid=$(realpath "$4")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -28,4 +31,10 @@ expect "authentication:pack set tenant mismatch" 4 "$readme" other-key one.kvset
 head -c -1 one.kvset >short.kvset
 expect "truncated:pack set does not end with its commit footer" 4 "$readme" key short.kvset
 expect "expectation:target exists with different bytes" 4 "$save" key one.kvset
+
+expect $'saved 3 cuts\nrestored 512 tokens, computed 188, same state\nwith an adapter: restored 0 tokens' 0 \
+  "$gqa" key gqa.store
+expect $'saved a cut of 512 tokens\nthe same request: restored 512 of 700 tokens, same state
+a shorter one: restored 0 of 300 tokens, same state\nanother from token 400 on: restored 0 of 700 tokens, same state' 0 \
+  "$hybrid" key hybrid.store
 echo "examples: as documented"

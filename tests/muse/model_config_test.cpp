@@ -319,5 +319,18 @@ TEST(ModelConfig, NormsOfOtherTypesAreRefused) {
   EXPECT_EQ(refusal(file), "expectation:unsupported dtype I8 for tensor blk.1.attn_k_norm.weight");
 }
 
+TEST(ModelConfig, RotationIsThatOfTheRegisteredLayout) {
+  const MuseConfig good{.head_dim = 128, .value_head_dim = 128, .rope_base_swa = 500'000.0F, .rope_dim = 128};
+  EXPECT_EQ(verdict(check_model_rotation(good)), "ok");
+  const std::string disagrees = "expectation:model disagrees with layout muse-glimmer-30b: ";
+  MuseConfig config = good;
+  config.value_head_dim = 64;
+  EXPECT_EQ(verdict(check_model_rotation(config)), disagrees + "value head dimension");
+  config.rope_dim = 64;
+  EXPECT_EQ(verdict(check_model_rotation(config)), disagrees + "rotary dimensions");
+  config.rope_base_swa = std::nanf("");
+  EXPECT_EQ(verdict(check_model_rotation(config)), disagrees + "rotary base");
+}
+
 }  // namespace
 }  // namespace kvpack::muse::model_config_test

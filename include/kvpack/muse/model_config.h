@@ -15,4 +15,11 @@ inline constexpr std::uint64_t kMaxBlockCount = 4096;
 ///        pattern, optional keys of another type, head geometry, tensors, norms; kIo
 Result<MuseConfig> read_model_config(const GgufFile& file);
 
+/// Whether the model rotates and shapes its rows as the registered layout says, which the geometry gate does
+/// not look at: rotary base and dimensions of the sliding layers, and rows of V as wide as those of K.
+/// @error kExpectation `model disagrees with layout muse-glimmer-30b: {rotary base|rotary dimensions|value
+/// head
+///        dimension}`
+Status check_model_rotation(const MuseConfig& config);
+
 }  // namespace kvpack::muse

@@ -59,9 +59,13 @@ struct ModelStatement {
   std::optional<Id32> context_policy_sha256{};  ///< Not given: that of the file.
 };
 
+/// The texts of a statement, before any file is read for it.
+/// @error kExpectation as check_resolved
+Status check_statement(const ModelStatement& said);
+
 /// @param config    read_model_config of this file
 /// @param progress  of hashing the file, which is done last
-/// @error kExpectation first of all as check_resolved for the texts that are said; as the functions above
+/// @error first of all as check_statement; as the functions above
 Result<MuseIdentity> identify_model(const GgufFile& file, const MuseConfig& config,
                                     const ModelStatement& said, const HashProgress& progress = {});
 
