@@ -27,7 +27,7 @@ struct Identified {
 };
 
 Result<Id32> hash_file(const Environment& environment, FileSource& file, const std::string& path) {
-  Progress progress(*environment.common, "hashing " + path, file.size_bytes());
+  Progress progress(*environment.common, "hashing " + printable(path), file.size_bytes());
   return muse::source_sha256(file, [&progress](std::uint64_t done) {
     progress.update(done);
     return true;
@@ -78,7 +78,7 @@ Result<Identified> identify(const Environment& environment, FileSource& source,
   KVPACK_TRY_ASSIGN(const muse::GgufFile file, muse::GgufFile::open(source, muse::is_model_key));
   Identified found;
   KVPACK_TRY_ASSIGN(found.config, muse::read_model_config(file));
-  Progress progress(*environment.common, "hashing " + options.path, source.size_bytes());
+  Progress progress(*environment.common, "hashing " + printable(options.path), source.size_bytes());
   KVPACK_TRY_ASSIGN(found.identity,
                     muse::identify_model(file, found.config, said, [&progress](std::uint64_t done) {
                       progress.update(done);

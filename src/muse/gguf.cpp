@@ -161,7 +161,8 @@ Result<GgufValue> keep_value(GgufCursor& cursor, const GgufValueHead& head, std:
   if (!charge(key_bytes + kKeptGgufOverhead)) return out_of_bounds("kept metadata");
   if (head.type == GgufType::kString) {
     KVPACK_TRY_ASSIGN(const std::uint64_t length, cursor.string_length());
-    if (!charge(length)) return out_of_bounds("metadata string");
+    if (length > kMaxKeptGgufTextBytes) return out_of_bounds("metadata string");
+    if (!charge(length)) return out_of_bounds("kept metadata");
     KVPACK_TRY_ASSIGN(value.text, cursor.text(length, static_cast<std::size_t>(length), nullptr));
     return value;
   }

@@ -383,21 +383,25 @@ TEST(Gguf, RepeatedNamesAreFoundAmongMoreThanOneBlock) {
 }
 
 TEST(Gguf, WhatIsKeptIsBounded) {
-  const std::string most(kMaxKeptGgufBytes - kKeptGgufOverhead - 1, 'a');
-  EXPECT_EQ(verdict_of(GgufWriter().string("k", most).finish()), "ok");
+  const std::string most(kMaxKeptGgufTextBytes, 'a');
+  GgufWriter texts;
+  texts.string("k", most);
+  EXPECT_EQ(verdict_of(texts.finish()), "ok");
   EXPECT_EQ(verdict_of(GgufWriter().string("k", most + "a").finish()),
             "expectation:gguf metadata string is outside the parse bounds");
   EXPECT_EQ(verdict_of(GgufWriter().string("k", most + "a").finish(), keep_none), "ok");
-  EXPECT_EQ(verdict_of(GgufWriter().string("k", most).u8("l", 0).finish()),
-            "expectation:gguf kept metadata is outside the parse bounds");
+  const std::size_t rest = kMaxKeptGgufBytes - most.size() - 2 * (kKeptGgufOverhead + 1);
+  EXPECT_EQ(verdict_of(texts.string("l", most.substr(0, rest)).finish()), "ok");
+  const std::string kept = "expectation:gguf kept metadata is outside the parse bounds";
+  EXPECT_EQ(verdict_of(texts.string("l", most.substr(0, rest + 1)).finish()), kept);
+  EXPECT_EQ(verdict_of(texts.string("l", most.substr(0, rest)).u8("m", 0).finish()), kept);
   const std::vector<std::uint8_t> elements(kMaxKeptGgufElements, 1);
   GgufWriter arrays;
-  arrays.array("a", GgufType::kU8, elements);
+  arrays.array("a", GgufType::kU8, elements).array("b", GgufType::kU8, elements);
   EXPECT_EQ(verdict_of(arrays.finish()), "ok");
-  arrays.array("b", GgufType::kU8, elements);
-  EXPECT_EQ(verdict_of(arrays.finish()), "expectation:gguf kept metadata is outside the parse bounds");
-  EXPECT_EQ(verdict_of(many_pairs(5'000, 0, 0)),
-            "expectation:gguf kept metadata is outside the parse bounds");
+  arrays.array("c", GgufType::kU8, elements);
+  EXPECT_EQ(verdict_of(arrays.finish()), kept);
+  EXPECT_EQ(verdict_of(many_pairs(7'000, 0, 0)), kept);
 }
 
 TEST(Gguf, LongArraysAreKeptWithoutElements) {

@@ -25,8 +25,9 @@ inline constexpr std::uint32_t kMaxGgufDimensions = 32;
 inline constexpr std::uint32_t kDefaultGgufAlignment = 32;
 /// Longer names are judged like all others, shown up to here, and never kept.
 inline constexpr std::size_t kMaxGgufNameShown = 1024;
+inline constexpr std::size_t kMaxKeptGgufTextBytes = std::size_t{1} << 20;  ///< Of one kept string.
 /// What the kept values of one file may take together, each with its key and kKeptGgufOverhead.
-inline constexpr std::size_t kMaxKeptGgufBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxKeptGgufBytes = std::size_t{3} << 19;
 inline constexpr std::size_t kKeptGgufOverhead = 256;
 /// Longer arrays are kept without their elements.
 inline constexpr std::uint64_t kMaxKeptGgufElements = std::uint64_t{1} << 16;
