@@ -237,7 +237,7 @@ class Check(Case):
         self.stops_at("configuration", 'not a muse-glimmer checkpoint: general.architecture = "llama"')
         self.model = Model()
         del self.model.tensors[100]
-        self.stops_at("configuration", "missing required tensor: blk.6.attn_output.weight")
+        self.stops_at("configuration", "missing required tensor: blk.6.post_ffw_norm.weight")
 
     def test_geometry(self):
         prefix = "Muser Muse geometry disagrees with the qualified kvpack layout: "
