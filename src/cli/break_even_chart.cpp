@@ -70,9 +70,9 @@ std::string rule(double x1, double y1, double x2, double y2, std::string_view cl
 std::string tick_text(int power) {
   if (power < -6 || power > 5) return fmt::format("10^{} s", power);
   constexpr std::array<int, 6> kOnes{1, 10, 100, 1'000, 10'000, 100'000};
-  if (power < -3) return fmt::format("{} us", kOnes[static_cast<std::size_t>(power + 6)]);
-  if (power < 0) return fmt::format("{} ms", kOnes[static_cast<std::size_t>(power + 3)]);
-  return fmt::format("{} s", kOnes[static_cast<std::size_t>(power)]);
+  const char* const unit = power < -3 ? "us" : power < 0 ? "ms" : "s";
+  const int below = power < -3 ? power + 6 : power < 0 ? power + 3 : power;
+  return fmt::format("{} {}", kOnes[static_cast<std::size_t>(below)], unit);
 }
 
 std::string axes(const Scale& scale) {
