@@ -214,6 +214,26 @@ TEST(MuseLayout, ScalingLabelsAreShortestDecimalsWithoutExponent) {
     EXPECT_EQ(canonical_scaling_label("yarn", factor), "") << factor;
 }
 
+// Any number comes back from its label, which is the one text that is taken for it.
+TEST(MuseLayout, ScalingLabelsSayExactlyOneNumber) {
+  std::uint64_t state = 1;
+  for (int i = 0; i < 5'000; ++i) {
+    state = state * 6'364'136'223'846'793'005u + 1'442'695'040'888'963'407u;
+    const double factor = std::bit_cast<double>(state & ~(std::uint64_t{1} << 63));
+    const std::string label = canonical_scaling_label("yarn", factor);
+    if (!std::isfinite(factor) || factor == 0.0) {
+      EXPECT_EQ(label, "");
+      continue;
+    }
+    EXPECT_EQ(std::strtod(label.c_str() + 5, nullptr), factor) << label;
+    EXPECT_EQ(label.find_first_not_of("0123456789.", 5), std::string::npos) << label;
+    EXPECT_TRUE(is_canonical_scaling_label(label)) << label;
+    EXPECT_FALSE(is_canonical_scaling_label(label + (label.find('.') == std::string::npos ? ".0" : "0")))
+        << label;
+    EXPECT_FALSE(is_canonical_scaling_label("yarn:0" + label.substr(5))) << label;
+  }
+}
+
 TEST(MuseLayout, OnlyCanonicalScalingLabelsAreTaken) {
   for (const std::string good : {"none", "yarn:32", "linear:0.5", "ntk:1000000000000000000000",
                                  "linear:1.100000023841858", "yarn:0.1", "ntk:4.9"})
