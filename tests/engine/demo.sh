@@ -193,6 +193,21 @@ promised tool explain "${identity[@]}" "cache.store/objects/manifests/${manifest
 step "14. What the store has done, as a page"
 promised tool store report "${identity[@]}" cache.store --out "$build/store-report.html" --force --title "kvpack demo"
 
+step "15. An engine asks the nearest first: what is in memory, then the store. The store alone authenticates, so memory is never
+   believed deeper than it"
+serve() { "$demo" serve --model "$1" --key key --store muse.store --requests "$2"; }
+promised serve model.gguf first:miss,long:resident:768,forked:resident:512
+
+step "16. The process is gone, and with it what was in memory: the store serves the same requests"
+promised serve model.gguf long:durable:896,first:resident:768
+
+step "17. One bit of the deepest cut flips: it is reported and passed over. Another model is served nothing"
+deepest=$("$kvpack" store ls "${identity[@]}" muse.store | awk '$2 == 896 { print $1 }' | head -1)
+victim=muse.store/objects/manifests/${deepest:0:2}/$deepest.kvpack
+"$demo" flip --in "$victim" --out flipped --at "$(middle "$victim")" && mv -f flipped "$victim"
+promised serve model.gguf long:durable:768
+promised serve other.gguf first:miss
+
 step "Times"
 grep -h -e "prefill of" -e "save, durable" -e "verified restore" save.log restore.log
 grep -h -e "saved, durable" keep.log

@@ -52,6 +52,7 @@ class Engine {
  public:
   static Result<Engine> open(const EngineOptions& options);
   Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
   ~Engine();
 
   const EngineFacts& facts() const noexcept;

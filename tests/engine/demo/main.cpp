@@ -27,6 +27,7 @@
 #include "engine/demo/cut.h"
 #include "engine/demo/file_digest.h"
 #include "engine/demo/folder_objects.h"
+#include "engine/demo/ladder_steps.h"
 #include "engine/demo/process.h"
 #include "engine/demo/store_steps.h"
 #include "kvpack/core/pack_set_reader.h"
@@ -193,6 +194,7 @@ Result<int> restore_refused(const Options& options) {
 
 Result<int> run(std::string_view mode, const Options& options) {
   if (mode == "resume") return resume(options);
+  if (mode == "serve") return serve(options);
   if (mode == "restore") return options.contains("--refuse") ? restore_refused(options) : restore(options);
   Status status = fail(ErrorCode::kConfig, "unknown mode");
   if (mode == "make-model") status = make_model(options);
@@ -213,9 +215,9 @@ int main(int argc, char** argv) {
   Options options;
   for (int i = 2; i + 1 < argc; i += 2) options[argv[i]] = argv[i + 1];
   if (argc < 2 || argc % 2 != 0) {
-    std::fprintf(
-        stderr,
-        "usage: kvpack_demo make-model|flip|identity|save|restore|keep|compute|resume [--NAME VALUE]...\n");
+    std::fprintf(stderr,
+                 "usage: kvpack_demo make-model|flip|identity|save|restore|keep|compute|resume|serve [--NAME "
+                 "VALUE]...\n");
     return 2;
   }
   const auto code = run(argv[1], options);

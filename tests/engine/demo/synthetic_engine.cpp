@@ -87,6 +87,7 @@ struct Engine::Impl {
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&&) noexcept = default;
 Engine::~Engine() = default;
 const EngineFacts& Engine::facts() const noexcept {
   return impl_->facts;
