@@ -233,12 +233,6 @@ JsonValue keys_json(const std::vector<StateKey>& keys) {
   return array;
 }
 
-JsonValue numbers_json(const std::vector<std::uint64_t>& numbers) {
-  JsonValue array = JsonValue::array();
-  for (const std::uint64_t n : numbers) array.push(n);
-  return array;
-}
-
 JsonValue state_json(const StaticState& fixed, const RealizedState& realized,
                      const std::vector<std::uint64_t>& chunk_tokens, const std::string& file) {
   JsonValue state = key_json(fixed.key);

@@ -27,12 +27,6 @@ JsonValue span_json(const ChunkSpan& span) {
   return value;
 }
 
-JsonValue numbers_json(const std::vector<std::uint64_t>& numbers) {
-  JsonValue array = JsonValue::array();
-  for (const std::uint64_t n : numbers) array.push(n);
-  return array;
-}
-
 JsonValue state_json(const StaticState& fixed, const RealizedState& realized, const PayloadState& payload) {
   JsonValue spans = JsonValue::array();
   for (const ChunkSpan& span : realized.chunk_spans) spans.push(span_json(span));

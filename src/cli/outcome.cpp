@@ -96,6 +96,12 @@ JsonValue path_json(const std::string& path) {
   return as_utf8(path);
 }
 
+JsonValue numbers_json(const std::vector<std::uint64_t>& numbers) {
+  JsonValue array = JsonValue::array();
+  for (const std::uint64_t n : numbers) array.push(n);
+  return array;
+}
+
 std::string error_text(const Error& error, const std::string& file, std::string_view category) {
   std::string text = file.empty() ? "" : file + ": ";
   text += category.empty() ? json_category(error) : category;

@@ -35,6 +35,9 @@ JsonValue error_json(const Error& error, const std::string& file, std::string_vi
 /// A path as a JSON text: bytes that are no UTF-8 come as `?`.
 JsonValue path_json(const std::string& path);
 
+/// An array of numbers.
+JsonValue numbers_json(const std::vector<std::uint64_t>& numbers);
+
 /// One line for people, with what is known of the place. @param category  as in error_json
 std::string error_text(const Error& error, const std::string& file, std::string_view category = {});
 

@@ -22,7 +22,7 @@ JsonValue store_section(const ReportFacts& facts) {
   return section;
 }
 
-JsonValue sizes_section(const ReportFacts& facts) {
+JsonValue sizes_json(const ReportFacts& facts) {
   const StoreStatus& status = facts.status;
   JsonValue section = JsonValue::object();
   section.set("quota_bytes", status.quota_bytes);
@@ -40,7 +40,7 @@ JsonValue sizes_section(const ReportFacts& facts) {
   return section;
 }
 
-JsonValue sharing_section(const ReportFacts& facts) {
+JsonValue sharing_json(const ReportFacts& facts) {
   JsonValue classes = JsonValue::array();
   for (const SharingClass& one : facts.sharing) {
     JsonValue value = JsonValue::object();
@@ -59,7 +59,7 @@ JsonValue sharing_section(const ReportFacts& facts) {
   return section;
 }
 
-JsonValue tree_section(const ShownForest& forest) {
+JsonValue tree_json(const ShownForest& forest) {
   JsonValue cuts = JsonValue::array();
   for (const ShownCut& cut : forest.cuts) {
     JsonValue value = JsonValue::object();
@@ -83,7 +83,7 @@ JsonValue tree_section(const ShownForest& forest) {
   return section;
 }
 
-JsonValue quarantine_section(const ReportFacts& facts) {
+JsonValue quarantine_json(const ReportFacts& facts) {
   JsonValue groups = JsonValue::array();
   for (const QuarantineGroup& group : facts.quarantine) {
     JsonValue value = JsonValue::object();
@@ -103,7 +103,7 @@ JsonValue quarantine_section(const ReportFacts& facts) {
   return section;
 }
 
-JsonValue findings_section(const ReportFacts& facts) {
+JsonValue findings_json(const ReportFacts& facts) {
   JsonValue findings = JsonValue::array();
   for (const ReportFinding& finding : facts.findings) {
     JsonValue value = JsonValue::object();
@@ -116,7 +116,7 @@ JsonValue findings_section(const ReportFacts& facts) {
   return findings;
 }
 
-JsonValue economics_section(const ReportEconomics& economics) {
+JsonValue economics_json(const ReportEconomics& economics) {
   JsonValue section = JsonValue::object();
   section.set("hits", economics.hits);
   section.set("misses", economics.misses);
@@ -138,13 +138,13 @@ void add_report(const ReportFacts& facts, const ReportEconomics& economics, Json
   for (const StoreCounter& counter : facts.status.counters)
     counters.set(counter.name, facts.counter(counter.name));
   result.set("store", store_section(facts));
-  result.set("sizes", sizes_section(facts));
-  result.set("sharing", sharing_section(facts));
-  result.set("tree", tree_section(facts.forest));
+  result.set("sizes", sizes_json(facts));
+  result.set("sharing", sharing_json(facts));
+  result.set("tree", tree_json(facts.forest));
   result.set("counters", std::move(counters));
-  result.set("quarantine", quarantine_section(facts));
-  result.set("findings", findings_section(facts));
-  result.set("economics", economics_section(economics));
+  result.set("quarantine", quarantine_json(facts));
+  result.set("findings", findings_json(facts));
+  result.set("economics", economics_json(economics));
 }
 
 }  // namespace kvpack::cli

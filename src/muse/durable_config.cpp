@@ -27,8 +27,8 @@ struct Parsed {
   std::array<std::string, kMuseDigestFields.size()> digests;
 };
 
-Error invalid(std::string_view what) {
-  return fail(ErrorCode::kConfig, "durable config is invalid: " + std::string(what));
+Error invalid_config(std::string_view what) {
+  return fail(ErrorCode::kConfig, "durable config is invalid_config: " + std::string(what));
 }
 
 Status parse_identity(const JsonFields& fields, Parsed& parsed) {
@@ -104,16 +104,16 @@ Result<DurableConfig> read_durable_config(FileSystem& fs, const std::string& pat
   DurableConfig& config = parsed->config;
   config.root = resolve(path, config.root);
   config.key_file = resolve(path, config.key_file);
-  if (!limits_hold(*parsed)) return invalid("schema, epochs, quotas, labels, or weight precision");
+  if (!limits_hold(*parsed)) return invalid_config("schema, epochs, quotas, labels, or weight precision");
   for (std::size_t i = 0; i < kMuseDigestFields.size(); ++i) {
     const auto digest = Id32::from_hex(parsed->digests[i]);
-    if (!digest) return invalid(std::string(kMuseDigestFields[i].name) + " must be lowercase SHA-256");
+    if (!digest) return invalid_config(std::string(kMuseDigestFields[i].name) + " must be lowercase SHA-256");
     config.identity.*kMuseDigestFields[i].member = *digest;
   }
   if (config.root.empty() || !fs.open_file(config.key_file, Links::kFollow).has_value())
-    return invalid("key file is absent or root is empty");
+    return invalid_config("key file is absent or root is empty");
   if (const auto resolved = check_resolved(config.identity); !resolved.has_value())
-    return invalid(resolved.error().message);
+    return invalid_config(resolved.error().message);
   return std::move(config);
 }
 

@@ -25,12 +25,12 @@ constexpr GgufTensorType kTensorTypes[] = {
     {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},
 };
 
-Error refused(std::string message) {
+Error gguf_refused(std::string message) {
   return fail(ErrorCode::kExpectation, std::move(message));
 }
 
 Error out_of_bounds(std::string_view what) {
-  return refused("gguf " + std::string(what) + " is outside the parse bounds");
+  return gguf_refused("gguf " + std::string(what) + " is outside the parse bounds");
 }
 
 Error ends_early() {
@@ -220,7 +220,7 @@ Status read_tensor_body(GgufCursor& cursor, GgufTensor& tensor) {
   KVPACK_TRY_ASSIGN(const auto number, cursor.le<std::uint32_t>());
   tensor.type = find_gguf_tensor_type(number);
   if (tensor.type == nullptr)
-    return refused("unsupported dtype " + std::to_string(number) + " for tensor " + tensor.name);
+    return gguf_refused("unsupported dtype " + std::to_string(number) + " for tensor " + tensor.name);
   KVPACK_TRY_ASSIGN(tensor.offset, cursor.le<std::uint64_t>());
   const auto bytes = tensor_bytes(*tensor.type, tensor.dimensions);
   if (!bytes) return out_of_bounds("tensor size");
@@ -294,20 +294,20 @@ Result<std::string> GgufCursor::text(std::uint64_t length, std::size_t shown, Sh
     if (hash != nullptr) hash->update(part);
     kept.append(text_view(part.first(std::min(part.size(), shown - kept.size()))));
   }));
-  if (!good || !utf8.ended()) return refused("gguf metadata string is not valid utf-8");
+  if (!good || !utf8.ended()) return gguf_refused("gguf metadata string is not valid utf-8");
   if (kept.size() < length) kept.resize(whole_characters(byte_view(kept)));
   return kept;
 }
 
 Result<GgufValueHead> read_gguf_value_head(GgufCursor& cursor) {
   KVPACK_TRY_ASSIGN(const auto type, cursor.le<std::uint32_t>());
-  if (!is_value_type(type)) return refused("gguf metadata value type is outside the v3 grammar");
+  if (!is_value_type(type)) return gguf_refused("gguf metadata value type is outside the v3 grammar");
   GgufValueHead head{.type = static_cast<GgufType>(type)};
   if (head.type != GgufType::kArray) return head;
   KVPACK_TRY_ASSIGN(const auto element, cursor.le<std::uint32_t>());
   head.element_type = static_cast<GgufType>(element);
   if (!is_value_type(element) || head.element_type == GgufType::kArray)
-    return refused("gguf metadata array element type is outside the v3 grammar");
+    return gguf_refused("gguf metadata array element type is outside the v3 grammar");
   KVPACK_TRY_ASSIGN(head.count, cursor.le<std::uint64_t>());
   if (head.count > kMaxGgufArrayLength) return out_of_bounds("metadata array");
   return head;
@@ -347,9 +347,11 @@ const GgufTensorType* find_gguf_tensor_type(std::uint32_t number) noexcept {
 Status GgufFile::read_head() {
   GgufCursor cursor(*source_, 0);
   KVPACK_TRY_ASSIGN(const auto magic, cursor.le<std::uint32_t>());
-  if (magic != load_le<std::uint32_t>(byte_view("GGUF"), 0)) return refused("gguf metadata has a bad magic");
+  if (magic != load_le<std::uint32_t>(byte_view("GGUF"), 0))
+    return gguf_refused("gguf metadata has a bad magic");
   KVPACK_TRY_ASSIGN(const auto version, cursor.le<std::uint32_t>());
-  if (version != kGgufVersion) return refused("gguf metadata version is outside the supported v3 grammar");
+  if (version != kGgufVersion)
+    return gguf_refused("gguf metadata version is outside the supported v3 grammar");
   KVPACK_TRY_ASSIGN(tensor_count_, cursor.le<std::uint64_t>());
   KVPACK_TRY_ASSIGN(pair_count_, cursor.le<std::uint64_t>());
   if (pair_count_ > kMaxGgufPairs) return out_of_bounds("metadata pair count");
@@ -374,7 +376,7 @@ Status GgufFile::read_pairs(const std::function<bool(std::string_view)>& keeps) 
     GgufCursor cursor(*source_, kPairsAt);
     for (std::uint64_t i = 0; i < pair_count_; ++i) {
       KVPACK_TRY_ASSIGN(Name name, read_name(cursor, hash));
-      if (names.repeats(name.digest)) return refused("gguf metadata key is repeated: " + name.text);
+      if (names.repeats(name.digest)) return gguf_refused("gguf metadata key is repeated: " + name.text);
       KVPACK_TRY_ASSIGN(const GgufValueHead head, read_gguf_value_head(cursor));
       if (block == 0 && name.text == kAlignmentKey) {
         KVPACK_TRY_ASSIGN(alignment_, read_alignment(cursor, head));
@@ -399,7 +401,7 @@ Status GgufFile::read_tensors() {
     GgufTensor tensor;
     for (std::uint64_t i = 0; i < tensor_count_; ++i) {
       KVPACK_TRY_ASSIGN(Name name, read_name(cursor, hash));
-      if (names.repeats(name.digest)) return refused("gguf tensor name is repeated: " + name.text);
+      if (names.repeats(name.digest)) return gguf_refused("gguf tensor name is repeated: " + name.text);
       tensor.name = std::move(name.text);
       KVPACK_TRY(read_tensor_body(cursor, tensor));
     }
@@ -448,7 +450,7 @@ Status GgufFile::for_each_tensor(const std::function<Status(const GgufTensor&)>&
     KVPACK_TRY(read_tensor_body(cursor, tensor));
     const auto begin = checked_add(data_at_, tensor.offset);
     if (!begin || *begin > size || tensor.bytes > size - *begin)
-      return refused("gguf tensor lies outside the file: " + tensor.name);
+      return gguf_refused("gguf tensor lies outside the file: " + tensor.name);
     tensor.offset = *begin;
     KVPACK_TRY(visit(tensor));
   }

@@ -10,11 +10,11 @@ constexpr std::size_t kMaxDescriptorBytes = 4096;
 constexpr std::uint32_t kMaxLatentDim = 65'536;
 constexpr std::uint32_t kMaxOtherDim = 1'024;
 constexpr std::string_view kTargetNames[] = {"naive-per-head", "absorbed-mqa"};  // By MlaTarget.
-constexpr std::string_view kKeys[] = {"schema_version", "w_kvb_sha256", "rope_config_sha256",
+constexpr std::string_view kExpansionKeys[] = {"schema_version", "w_kvb_sha256", "rope_config_sha256",
                                       "latent_dim",     "rope_dim",     "num_heads",
                                       "head_dim",       "target_layout"};
 
-Error refused(std::string_view why) {
+Error expansion_refused(std::string_view why) {
   return fail(ErrorCode::kExpectation, "mla expansion descriptor " + std::string(why));
 }
 
@@ -29,7 +29,7 @@ struct Fields {
 Result<Fields> parse_fields(ByteSpan json) {
   KVPACK_TRY_ASSIGN(const JsonValue value, parse_json(json, kMaxDescriptorBytes));
   const JsonPath root;
-  KVPACK_TRY_ASSIGN(const JsonFields fields, JsonFields::open(value, kKeys, UnknownKeys::kRefuse, root));
+  KVPACK_TRY_ASSIGN(const JsonFields fields, JsonFields::open(value, kExpansionKeys, UnknownKeys::kRefuse, root));
   Fields out;
   KVPACK_TRY_ASSIGN(out.schema_version, fields.number<std::uint32_t>("schema_version"));
   KVPACK_TRY_ASSIGN(out.w_kvb_sha256, fields.text("w_kvb_sha256"));
@@ -60,17 +60,17 @@ Status validate_mla_expansion(const MlaExpansion& e) {
   const auto within = [](std::uint32_t n, std::uint32_t most) { return n >= 1 && n <= most; };
   if (!within(e.latent_dim, kMaxLatentDim) || !within(e.rope_dim, kMaxOtherDim) ||
       !within(e.num_heads, kMaxOtherDim) || !within(e.head_dim, kMaxOtherDim))
-    return refused("geometry is outside the bounded nonzero dims");
+    return expansion_refused("geometry is outside the bounded nonzero dims");
   return success();
 }
 
 Result<MlaExpansion> parse_mla_expansion(ByteSpan json) {
   auto fields = parse_fields(json);
-  if (!fields.has_value()) return refused("is not valid json");
-  if (fields->schema_version != 1) return refused("schema version is unsupported");
+  if (!fields.has_value()) return expansion_refused("is not valid json");
+  if (fields->schema_version != 1) return expansion_refused("schema version is unsupported");
   const auto w_kvb = Id32::from_hex(fields->w_kvb_sha256);
   const auto rope_config = Id32::from_hex(fields->rope_config_sha256);
-  if (!w_kvb || !rope_config) return refused("hashes must be 64 lowercase hexadecimal digits");
+  if (!w_kvb || !rope_config) return expansion_refused("hashes must be 64 lowercase hexadecimal digits");
   fields->expansion.w_kvb_sha256 = *w_kvb;
   fields->expansion.rope_config_sha256 = *rope_config;
   KVPACK_TRY(validate_mla_expansion(fields->expansion));

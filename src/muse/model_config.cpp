@@ -16,7 +16,7 @@ constexpr std::uint64_t kDefaultContextTokens = 2048;
 constexpr float kDefaultSoftcap = 30.0F;
 constexpr float kDefaultRopeBase = 10'000.0F;
 
-Error refused(std::string message) {
+Error config_refused(std::string message) {
   return fail(ErrorCode::kExpectation, std::move(message));
 }
 
@@ -62,13 +62,13 @@ class Metadata {
   }
   template <class T>
   Result<T> required(std::string_view key, std::optional<T> value) const {
-    if (!value) return refused("missing required GGUF metadata key: " + full_key(key));
+    if (!value) return config_refused("missing required GGUF metadata key: " + full_key(key));
     return *value;
   }
   template <class T>
   Result<T> optional(const std::string& key, std::optional<T> value, T otherwise) const {
     if (value) return *value;
-    if (find(key) != nullptr) return refused("unexpected type of GGUF metadata key: " + key);
+    if (find(key) != nullptr) return config_refused("unexpected type of GGUF metadata key: " + key);
     return otherwise;
   }
 
@@ -79,21 +79,23 @@ Status check_architecture(const Metadata& metadata) {
   const GgufValue* value = metadata.find("general.architecture");
   const std::string found = value == nullptr ? std::string() : value->text;
   if (found == kArchitecture) return success();
-  return refused("not a muse-glimmer checkpoint: general.architecture = \"" + found + "\"");
+  return config_refused("not a muse-glimmer checkpoint: general.architecture = \"" + found + "\"");
 }
 
 Status check_counts(const MuseConfig& config) {
   if (config.n_layers == 0 || config.n_layers > kMaxBlockCount)
-    return refused("inconsistent geometry: block_count " + std::to_string(config.n_layers) +
-                   " is outside 1..4096");
-  if (config.n_heads == 0) return refused("inconsistent geometry: n_heads is zero");
-  if (config.n_kv_heads == 0) return refused("inconsistent geometry: n_kv_heads is zero");
+    return config_refused("inconsistent geometry: block_count " + std::to_string(config.n_layers) +
+                          " is outside 1..4096");
+  if (config.n_heads == 0) return config_refused("inconsistent geometry: n_heads is zero");
+  if (config.n_kv_heads == 0) return config_refused("inconsistent geometry: n_kv_heads is zero");
   return success();
 }
 
 Result<std::vector<LayerKind>> read_pattern(const Metadata& metadata, std::uint64_t layers) {
   const std::string key = full_key("attention.sliding_window_pattern");
-  const auto malformed = [&] { return refused(key + " missing or malformed; cannot resolve SWA pattern"); };
+  const auto malformed = [&] {
+    return config_refused(key + " missing or malformed; cannot resolve SWA pattern");
+  };
   const GgufValue* value = metadata.find(key);
   if (value == nullptr) return malformed();
   std::vector<LayerKind> kinds;
@@ -160,12 +162,12 @@ Status read_optional(const Metadata& metadata, MuseConfig& config) {
 
 Status check_heads(const MuseConfig& config) {
   if (config.n_heads % config.n_kv_heads != 0)
-    return refused("inconsistent geometry: n_heads " + std::to_string(config.n_heads) +
-                   " not divisible by n_kv_heads " + std::to_string(config.n_kv_heads));
-  if (config.head_dim == 0) return refused("inconsistent geometry: head_dim is zero");
+    return config_refused("inconsistent geometry: n_heads " + std::to_string(config.n_heads) +
+                          " not divisible by n_kv_heads " + std::to_string(config.n_kv_heads));
+  if (config.head_dim == 0) return config_refused("inconsistent geometry: head_dim is zero");
   if (config.head_dim % 2 != 0)
-    return refused("inconsistent geometry: head_dim " + std::to_string(config.head_dim) +
-                   " must be even for RoPE");
+    return config_refused("inconsistent geometry: head_dim " + std::to_string(config.head_dim) +
+                          " must be even for RoPE");
   return success();
 }
 
@@ -293,10 +295,10 @@ std::string list_text(const std::vector<std::uint64_t>& numbers) {
 
 Status RequiredTensors::check() const {
   for (std::size_t i = 0; i < found_.size(); ++i) {
-    if (found_[i].type == nullptr) return refused("missing required tensor: " + name(i));
+    if (found_[i].type == nullptr) return config_refused("missing required tensor: " + name(i));
     if (i == misshapen_)
-      return refused("tensor " + name(i) + ": expected shape " + list_text(shape(i)) + ", found " +
-                     list_text(misshape_));
+      return config_refused("tensor " + name(i) + ": expected shape " + list_text(shape(i)) + ", found " +
+                            list_text(misshape_));
   }
   return success();
 }
@@ -320,8 +322,8 @@ Status read_norm(const GgufFile& file, const RequiredTensors& tensors, std::size
   const RequiredTensors::Found& tensor = tensors.at(place);
   const std::uint32_t type = tensor.type->number;
   if (type != kGgufTensorF32 && type != kGgufTensorF16 && type != kGgufTensorBf16)
-    return refused("unsupported dtype " + std::string(tensor.type->name) + " for tensor " +
-                   tensors.name(place));
+    return config_refused("unsupported dtype " + std::string(tensor.type->name) + " for tensor " +
+                          tensors.name(place));
   GgufCursor cursor(file.source(), tensor.offset);
   for (std::uint64_t i = 0; i < count; ++i) {
     KVPACK_TRY_ASSIGN(const std::uint64_t bits, cursor.number(tensor.type->block_bytes));
@@ -350,7 +352,7 @@ Result<float> read_qk_scale(const GgufFile& file, const MuseConfig& config, cons
   }
   if (q.holds && k.holds && k.first == 1.0F) return q.first;
   const auto word = [](bool value) { return value ? std::string("true") : std::string("false"); };
-  return refused(
+  return config_refused(
       "inconsistent geometry: attn_q_norm/attn_k_norm are not the expected constant broadcasts (q_const=" +
       word(q.holds) + ", k_const=" + word(k.holds) + ", k_value=" + float_text(k.first) +
       "); this checkpoint may carry a genuinely learned QK-norm");
@@ -380,7 +382,8 @@ Status check_model_rotation(const MuseConfig& config) {
   KVPACK_TRY_ASSIGN(const Layout* layout, registered_layout(kLayoutName));
   const LayoutClass& sliding = layout->classes.front();
   const auto refuse = [](std::string_view what) {
-    return refused("model disagrees with layout " + std::string(kLayoutName) + ": " + std::string(what));
+    return config_refused("model disagrees with layout " + std::string(kLayoutName) + ": " +
+                          std::string(what));
   };
   if (double{config.rope_base_swa} != sliding.rope_base()) return refuse("rotary base");
   if (config.rope_dim != sliding.rope_dims) return refuse("rotary dimensions");

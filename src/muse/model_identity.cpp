@@ -19,7 +19,7 @@ constexpr std::string_view kPrecisionKey = "muser.weight_precision";
 constexpr std::string_view kNvfp4 = "nvfp4";
 constexpr std::string_view kQ4KXl = "q4_k_xl";
 
-Error refused(std::string message) {
+Error identity_refused(std::string message) {
   return fail(ErrorCode::kExpectation, std::move(message));
 }
 
@@ -113,7 +113,7 @@ Result<Id32> adapters_sha256(std::span<const AppliedAdapter> adapters) {
   Sha256 hash;
   hash.update(with_nul("kvpack/muse-adapters/v1"));
   for (const AppliedAdapter& adapter : adapters) {
-    if (!std::isfinite(adapter.scale)) return refused("adapter scale must be finite");
+    if (!std::isfinite(adapter.scale)) return identity_refused("adapter scale must be finite");
     hash.update(adapter.file_sha256);
     hash.update(le_bytes(std::bit_cast<std::uint64_t>(adapter.scale)));
   }
@@ -129,7 +129,7 @@ Result<Id32> tokenizer_sha256(const GgufFile& file) {
     // A key as long as what is shown of keys may have been cut.
     if (pairs.size() == kMaxTokenizerKeys || key_bytes > kMaxTokenizerKeyBytes ||
         pair.key.size() > kMaxGgufNameShown - 4)
-      return refused("gguf tokenizer metadata is outside the parse bounds");
+      return identity_refused("gguf tokenizer metadata is outside the parse bounds");
     pairs.emplace(pair.key, pair);
     return success();
   }));
@@ -143,7 +143,7 @@ Result<Id32> chat_template_sha256(const GgufFile& file) {
   KVPACK_TRY_ASSIGN(const auto pair, find_chat_template(file));
   if (!pair) return Id32{sha256(ByteSpan{})};
   if (pair->type != GgufType::kString)
-    return refused("unexpected type of GGUF metadata key: " + std::string(kChatTemplate));
+    return identity_refused("unexpected type of GGUF metadata key: " + std::string(kChatTemplate));
   GgufCursor cursor(file.source(), pair->offset);
   KVPACK_TRY_ASSIGN(const std::uint64_t length, cursor.string_length());
   Sha256 hash;
@@ -170,20 +170,20 @@ Id32 context_policy_sha256(const MuseConfig& config) {
 Result<std::string> weight_precision(const GgufFile& file, const std::optional<std::string>& said) {
   const GgufValue* value = file.find(kPrecisionKey);
   if (value != nullptr && value->type != GgufType::kString)
-    return refused("unexpected type of GGUF metadata key: " + std::string(kPrecisionKey));
+    return identity_refused("unexpected type of GGUF metadata key: " + std::string(kPrecisionKey));
   const std::string stated = value == nullptr ? std::string() : value->text;
   KVPACK_TRY_ASSIGN(const bool nvfp4, has_nvfp4_tensors(file));
   if (nvfp4 && stated != kNvfp4)
-    return refused("muser.weight_precision must be nvfp4 for a model with NVFP4 tensors");
+    return identity_refused("muser.weight_precision must be nvfp4 for a model with NVFP4 tensors");
   const std::string found(nvfp4 ? kNvfp4 : kQ4KXl);
   if (value != nullptr && stated != found) {
     if (said) return *said;
-    return refused("muser.weight_precision is " + stated + ": the weight precision must be named");
+    return identity_refused("muser.weight_precision is " + stated + ": the weight precision must be named");
   }
   if (!said) return found;
   // A file without the key is silent: then its tensors alone can contradict.
   if (value != nullptr ? *said != found : *said == kNvfp4)
-    return refused("weight precision " + *said + " contradicts the model file, which is " + found);
+    return identity_refused("weight precision " + *said + " contradicts the model file, which is " + found);
   return *said;
 }
 

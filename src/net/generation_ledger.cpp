@@ -1,6 +1,7 @@
 #include "kvpack/net/generation_ledger.h"
 
 #include "kvpack/core/canonical_json.h"
+#include "net/config_error.h"
 #include "net/private_file.h"
 
 namespace kvpack::net {
@@ -8,10 +9,6 @@ namespace kvpack::net {
 namespace {
 
 constexpr std::uint64_t kMaxFileBytes = 4096;
-
-Error config_error(std::string_view text) {
-  return fail(ErrorCode::kConfig, std::string(text));
-}
 
 Result<std::uint64_t> parse_next(ByteSpan content) {
   static constexpr std::array<std::string_view, 1> kKeys{"next_generation"};

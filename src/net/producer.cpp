@@ -11,7 +11,7 @@ namespace kvpack::net {
 
 namespace {
 
-constexpr std::uint64_t kNsPerMs = 1'000'000;
+constexpr std::uint64_t kNsInMs = 1'000'000;
 constexpr std::size_t kProgressBytes = 8U << 20;
 
 Error refused(const handoff::RefusalFrame& refusal) {
@@ -86,7 +86,7 @@ class Transmission {
       if (!segment.has_value()) break;
       KVPACK_TRY_ASSIGN(const Bytes head, sender_->add_segment(segment->shape, segment->payload));
       if (receipt_->first_segment_sent_unix_ns == 0)
-        receipt_->first_segment_sent_unix_ns = clock_->wall_ms() * kNsPerMs;
+        receipt_->first_segment_sent_unix_ns = clock_->wall_ms() * kNsInMs;
       KVPACK_TRY(put(head));
       for (const ByteSpan piece : segment->payload) KVPACK_TRY(put_payload(piece));
     }
@@ -191,7 +191,7 @@ std::string receipt_json(const SendReceipt& receipt) {
 Result<SendReceipt> send_handoff(FileSystem& fs, const Clock& clock, const ProducerConfig& config,
                                  const OutgoingTransfer& transfer, SegmentSource& source,
                                  const SendOptions& options) {
-  const std::uint64_t deadline_ns = clock.monotonic_ns() + config.timeout_ms * kNsPerMs;
+  const std::uint64_t deadline_ns = clock.monotonic_ns() + config.timeout_ms * kNsInMs;
   KVPACK_TRY_ASSIGN(const handoff::MacKey key, handoff::read_producer_mac_key(fs, config.hmac_key_file));
   TlsPeer peer{
       .leaf_sha256 = config.peer_leaf_sha256, .alpn = {kHandoffAlpn}, .server_name = config.server_name};
@@ -207,7 +207,7 @@ Result<SendReceipt> send_handoff(FileSystem& fs, const Clock& clock, const Produ
   SendReceipt receipt;
   receipt.transfer_id = begin.transfer_id;
   receipt.generation = generation;
-  receipt.transfer_start_unix_ns = clock.wall_ms() * kNsPerMs;
+  receipt.transfer_start_unix_ns = clock.wall_ms() * kNsInMs;
   receipt.payload_pacing_bps = config.pacing_bytes_per_second * 8;
   handoff::SenderOptions sender_options;
   sender_options.refusals = connection.tls().alpn() == kRefusalAlpn;
@@ -215,7 +215,7 @@ Result<SendReceipt> send_handoff(FileSystem& fs, const Clock& clock, const Produ
                     handoff::Sender::open(std::move(begin), transfer.prefix_cut, key, sender_options));
   Transmission transmission(clock, connection, sender, options, receipt);
   KVPACK_TRY(transmission.run(source));
-  receipt.transfer_acked_unix_ns = clock.wall_ms() * kNsPerMs;
+  receipt.transfer_acked_unix_ns = clock.wall_ms() * kNsInMs;
   receipt.segments = sender.segment_count();
   receipt.payload_sha256 = sender.seal().core.payload_sha256;
   return receipt;

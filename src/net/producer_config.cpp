@@ -9,25 +9,25 @@ namespace kvpack::net {
 
 namespace {
 
-constexpr std::string_view kSchema = "kvpack.producer.v1";
+constexpr std::string_view kProducerSchema = "kvpack.producer.v1";
 
-constexpr std::array<std::string_view, 17> kKeys{"schema",
-                                                 "receiver",
-                                                 "server_name",
-                                                 "certificate_chain",
-                                                 "private_key",
-                                                 "peer_ca",
-                                                 "peer_leaf_sha256",
-                                                 "hmac_key_file",
-                                                 "hmac_key_id",
-                                                 "hmac_epoch",
-                                                 "generation_ledger",
-                                                 "pacing_bytes_per_second",
-                                                 "timeout_ms",
-                                                 "identity",
-                                                 "target_cache_identity_sha256",
-                                                 "dflash_identity_sha256",
-                                                 "control"};
+constexpr std::array<std::string_view, 17> kProducerKeys{"schema",
+                                                         "receiver",
+                                                         "server_name",
+                                                         "certificate_chain",
+                                                         "private_key",
+                                                         "peer_ca",
+                                                         "peer_leaf_sha256",
+                                                         "hmac_key_file",
+                                                         "hmac_key_id",
+                                                         "hmac_epoch",
+                                                         "generation_ledger",
+                                                         "pacing_bytes_per_second",
+                                                         "timeout_ms",
+                                                         "identity",
+                                                         "target_cache_identity_sha256",
+                                                         "dflash_identity_sha256",
+                                                         "control"};
 
 Result<std::string> read_digest(const JsonFields& fields, std::string_view key) {
   KVPACK_TRY_ASSIGN(std::string text, fields.text(key));
@@ -127,9 +127,11 @@ Status check_files(FileSystem& fs, const JsonFields& fields, const ProducerConfi
 Result<ProducerConfig> parse(FileSystem& fs, ByteSpan content, std::string_view file) {
   KVPACK_TRY_ASSIGN(const JsonValue value, parse_json(content, kMaxSettingsBytes));
   const JsonPath root;
-  KVPACK_TRY_ASSIGN(const JsonFields fields, JsonFields::open(value, kKeys, UnknownKeys::kRefuse, root));
+  KVPACK_TRY_ASSIGN(const JsonFields fields,
+                    JsonFields::open(value, kProducerKeys, UnknownKeys::kRefuse, root));
   KVPACK_TRY_ASSIGN(const std::string schema, fields.text("schema"));
-  if (schema != kSchema) return json_field_error(fields.path("schema"), "must be " + std::string(kSchema));
+  if (schema != kProducerSchema)
+    return json_field_error(fields.path("schema"), "must be " + std::string(kProducerSchema));
   ProducerConfig out;
   KVPACK_TRY(parse_endpoints(fields, out));
   KVPACK_TRY(parse_credentials(fields, file, out));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kvpack/core/canonical_json.h"
+#include "net/config_error.h"
 #include "net/settings_file.h"
 
 namespace kvpack::net {
@@ -13,16 +14,13 @@ using handoff::is_digest_text;
 
 constexpr std::uint64_t kMsPerPromptToken = 35;
 
-Error refuse(std::string text) {
-  return fail(ErrorCode::kConfig, std::move(text));
-}
-
 // ---- parsing
 
 Result<DflashGeometry> parse_geometry(const JsonValue& value, const JsonPath& path) {
-  static constexpr std::array<std::string_view, 4> kKeys{"layers", "elements_per_token", "sink_size",
-                                                         "window_size"};
-  KVPACK_TRY_ASSIGN(const JsonFields fields, JsonFields::open(value, kKeys, UnknownKeys::kRefuse, path));
+  static constexpr std::array<std::string_view, 4> kGeometryKeys{"layers", "elements_per_token", "sink_size",
+                                                                 "window_size"};
+  KVPACK_TRY_ASSIGN(const JsonFields fields,
+                    JsonFields::open(value, kGeometryKeys, UnknownKeys::kRefuse, path));
   DflashGeometry out;
   KVPACK_TRY_ASSIGN(out.layers, fields.number<std::uint64_t>("layers"));
   KVPACK_TRY_ASSIGN(out.elements_per_token, fields.number<std::uint64_t>("elements_per_token"));
@@ -39,33 +37,34 @@ Result<SocketAddress> parse_address(const JsonFields& fields, std::string_view k
 }
 
 Result<ProducerControl> parse_control(const JsonValue& value, const JsonPath& path) {
-  static constexpr std::array<std::string_view, 2> kKeys{"address", "server_name"};
-  KVPACK_TRY_ASSIGN(const JsonFields fields, JsonFields::open(value, kKeys, UnknownKeys::kRefuse, path));
+  static constexpr std::array<std::string_view, 2> kControlKeys{"address", "server_name"};
+  KVPACK_TRY_ASSIGN(const JsonFields fields,
+                    JsonFields::open(value, kControlKeys, UnknownKeys::kRefuse, path));
   ProducerControl out;
   KVPACK_TRY_ASSIGN(out.address, parse_address(fields, "address"));
   KVPACK_TRY_ASSIGN(out.server_name, fields.text("server_name"));
   return out;
 }
 
-constexpr std::array<std::string_view, 19> kKeys{"schema_version",
-                                                 "listen",
-                                                 "certificate_chain",
-                                                 "private_key",
-                                                 "peer_ca",
-                                                 "peer_leaf_sha256",
-                                                 "hmac_key_file",
-                                                 "hmac_key_id",
-                                                 "minimum_hmac_epoch",
-                                                 "replay_ledger",
-                                                 "timeout_ms",
-                                                 "wait_for_producer_ms",
-                                                 "advertised_receiver_host",
-                                                 "producer_control",
-                                                 "producer_mode",
-                                                 "identity",
-                                                 "target_cache_identity_sha256",
-                                                 "dflash_identity_sha256",
-                                                 "dflash_context_geometry"};
+constexpr std::array<std::string_view, 19> kConfigKeys{"schema_version",
+                                                       "listen",
+                                                       "certificate_chain",
+                                                       "private_key",
+                                                       "peer_ca",
+                                                       "peer_leaf_sha256",
+                                                       "hmac_key_file",
+                                                       "hmac_key_id",
+                                                       "minimum_hmac_epoch",
+                                                       "replay_ledger",
+                                                       "timeout_ms",
+                                                       "wait_for_producer_ms",
+                                                       "advertised_receiver_host",
+                                                       "producer_control",
+                                                       "producer_mode",
+                                                       "identity",
+                                                       "target_cache_identity_sha256",
+                                                       "dflash_identity_sha256",
+                                                       "dflash_context_geometry"};
 
 Status parse_endpoints(const JsonFields& fields, ReceiverConfig& out) {
   KVPACK_TRY_ASSIGN(out.listen, parse_address(fields, "listen"));
@@ -116,7 +115,7 @@ Status parse_identities(const JsonFields& fields, ReceiverConfig& out) {
 Result<ReceiverConfig> parse(ByteSpan content, std::uint32_t& schema_version) {
   KVPACK_TRY_ASSIGN(const JsonValue file, parse_json(content, kMaxSettingsBytes));
   const JsonPath root;
-  KVPACK_TRY_ASSIGN(const JsonFields fields, JsonFields::open(file, kKeys, UnknownKeys::kRefuse, root));
+  KVPACK_TRY_ASSIGN(const JsonFields fields, JsonFields::open(file, kConfigKeys, UnknownKeys::kRefuse, root));
   ReceiverConfig out;
   KVPACK_TRY_ASSIGN(schema_version, fields.number<std::uint32_t>("schema_version"));
   KVPACK_TRY(parse_endpoints(fields, out));
@@ -129,7 +128,7 @@ Result<ReceiverConfig> parse(ByteSpan content, std::uint32_t& schema_version) {
 
 Status check_digest(std::string_view label, std::string_view digest) {
   if (is_digest_text(digest)) return success();
-  return refuse(std::string(label) + " identity must be lowercase SHA-256");
+  return config_error(std::string(label) + " identity must be lowercase SHA-256");
 }
 
 Status check_geometry(const DflashGeometry& geometry) {
@@ -139,12 +138,12 @@ Status check_geometry(const DflashGeometry& geometry) {
       {"sink_size", geometry.sink_size},
       {"window_size", geometry.window_size}};
   for (const auto& [name, value] : fields)
-    if (value == 0) return refuse("DFlash context geometry " + std::string(name) + " must be positive");
+    if (value == 0) return config_error("DFlash context geometry " + std::string(name) + " must be positive");
   std::uint64_t bytes = 0;
   bool overflows = __builtin_add_overflow(geometry.sink_size, geometry.window_size, &bytes);
   for (const std::uint64_t factor : {geometry.layers, geometry.elements_per_token, std::uint64_t{8}})
     overflows = overflows || __builtin_mul_overflow(bytes, factor, &bytes);
-  if (overflows) return refuse("DFlash context geometry overflows");
+  if (overflows) return config_error("DFlash context geometry overflows");
   return success();
 }
 
@@ -156,12 +155,12 @@ Status check_identities(const ReceiverConfig& config) {
   KVPACK_TRY(check_digest("adapter", config.identity.adapter_sha256));
   KVPACK_TRY(check_digest("target cache", config.target_cache_identity_sha256));
   if (config.dflash_identity_sha256.has_value() != config.dflash_context_geometry.has_value())
-    return refuse("DFlash identity and dflash_context_geometry must be declared together");
+    return config_error("DFlash identity and dflash_context_geometry must be declared together");
   if (!config.dflash_identity_sha256.has_value()) return success();
   KVPACK_TRY(check_digest("DFlash", *config.dflash_identity_sha256));
   KVPACK_TRY(check_geometry(*config.dflash_context_geometry));
   if (config.producer_mode == ProducerMode::kNative)
-    return refuse("native producer mode cannot enroll DFlash context geometry");
+    return config_error("native producer mode cannot enroll DFlash context geometry");
   return success();
 }
 
@@ -176,12 +175,12 @@ bool is_host_text(std::string_view text, std::string_view punctuation) {
 Status check_control(const ReceiverConfig& config) {
   if (!config.producer_control.has_value()) return success();
   if (!config.advertised_receiver_host.has_value())
-    return refuse("producer_control requires advertised_receiver_host");
+    return config_error("producer_control requires advertised_receiver_host");
   if (!is_host_text(config.producer_control->server_name, "._-") ||
       !is_host_text(*config.advertised_receiver_host, ".:_-"))
-    return refuse("producer control server/receiver host is invalid");
+    return config_error("producer control server/receiver host is invalid");
   // The producer would be told to come back to port 0.
-  if (config.listen.port == 0) return refuse("producer_control requires a listen port");
+  if (config.listen.port == 0) return config_error("producer_control requires a listen port");
   return success();
 }
 
@@ -192,19 +191,19 @@ Status check_files(FileSystem& fs, const ReceiverConfig& config) {
       {"peer CA", &config.peer_ca},
       {"HMAC key", &config.hmac_key_file}};
   for (const auto& [label, path] : files)
-    if (!is_file(fs, *path)) return refuse(std::string(label) + " is not a file: " + *path);
+    if (!is_file(fs, *path)) return config_error(std::string(label) + " is not a file: " + *path);
   return success();
 }
 
 Status validate(FileSystem& fs, const ReceiverConfig& config, std::uint32_t schema_version) {
-  if (schema_version != 1) return refuse("cluster config schema_version must be 1");
+  if (schema_version != 1) return config_error("cluster config schema_version must be 1");
   if (config.timeout_ms == 0 || config.timeout_ms > kMaxTimeoutMs || config.wait_for_producer_ms == 0 ||
       config.wait_for_producer_ms > config.timeout_ms || config.minimum_hmac_epoch == 0 ||
       config.hmac_key_id.empty() || config.hmac_key_id.size() > 128)
-    return refuse("cluster config timing or HMAC bounds are invalid");
+    return config_error("cluster config timing or HMAC bounds are invalid");
   KVPACK_TRY(check_identities(config));
   if (config.peer_leaf_sha256.empty())
-    return refuse("cluster config must pin at least one producer TLS leaf");
+    return config_error("cluster config must pin at least one producer TLS leaf");
   KVPACK_TRY(check_control(config));
   for (const std::string& pin : config.peer_leaf_sha256) KVPACK_TRY(check_digest("producer TLS leaf", pin));
   return check_files(fs, config);
@@ -214,10 +213,12 @@ Status validate(FileSystem& fs, const ReceiverConfig& config, std::uint32_t sche
 
 Result<ReceiverConfig> load_receiver_config(FileSystem& fs, const std::string& path) {
   const auto content = read_file_bounded(fs, path, kMaxSettingsBytes);
-  if (!content.has_value()) return refuse("read cluster config " + path + ": " + content.error().message);
+  if (!content.has_value())
+    return config_error("read cluster config " + path + ": " + content.error().message);
   std::uint32_t schema_version = 0;
   auto config = parse(*content, schema_version);
-  if (!config.has_value()) return refuse("parse cluster config " + path + ": " + config.error().message);
+  if (!config.has_value())
+    return config_error("parse cluster config " + path + ": " + config.error().message);
   for (std::string* file : {&config->certificate_chain, &config->private_key, &config->peer_ca,
                             &config->hmac_key_file, &config->replay_ledger})
     *file = resolve_beside(path, *file);

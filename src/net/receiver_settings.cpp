@@ -8,28 +8,28 @@ namespace kvpack::net {
 
 namespace {
 
-constexpr std::string_view kSchema = "kvpack.receiver.local.v1";
+constexpr std::string_view kSettingsSchema = "kvpack.receiver.local.v1";
 constexpr std::size_t kMaxPreviousKeys = 4;
 constexpr std::size_t kMaxKeyIdBytes = 128;
 /// A day. Longer waits are mistakes in the unit.
 constexpr std::uint64_t kMaxWaitMs = 86'400'000;
 constexpr std::uint64_t kMaxFramePayloadBytes = 512ULL << 20;
 
-constexpr std::array<std::string_view, 15> kKeys{"schema",
-                                                 "max_connections",
-                                                 "max_transfers",
-                                                 "handshake_timeout_ms",
-                                                 "max_transfer_ms",
-                                                 "max_clock_skew_ms",
-                                                 "max_lifetime_ms",
-                                                 "max_segments",
-                                                 "max_segment_bytes",
-                                                 "memory_limit_bytes",
-                                                 "refusals",
-                                                 "hmac_previous",
-                                                 "metrics_listen",
-                                                 "store",
-                                                 "receipts"};
+constexpr std::array<std::string_view, 15> kSettingsKeys{"schema",
+                                                         "max_connections",
+                                                         "max_transfers",
+                                                         "handshake_timeout_ms",
+                                                         "max_transfer_ms",
+                                                         "max_clock_skew_ms",
+                                                         "max_lifetime_ms",
+                                                         "max_segments",
+                                                         "max_segment_bytes",
+                                                         "memory_limit_bytes",
+                                                         "refusals",
+                                                         "hmac_previous",
+                                                         "metrics_listen",
+                                                         "store",
+                                                         "receipts"};
 
 template <class U>
 Status read_bounded(const JsonFields& fields, std::string_view key, std::uint64_t low, std::uint64_t high,
@@ -106,9 +106,11 @@ Status parse_places(const JsonFields& fields, std::string_view file, ReceiverSet
 Result<ReceiverSettings> parse(ByteSpan content, std::string_view file) {
   KVPACK_TRY_ASSIGN(const JsonValue value, parse_json(content, kMaxSettingsBytes));
   const JsonPath root;
-  KVPACK_TRY_ASSIGN(const JsonFields fields, JsonFields::open(value, kKeys, UnknownKeys::kRefuse, root));
+  KVPACK_TRY_ASSIGN(const JsonFields fields,
+                    JsonFields::open(value, kSettingsKeys, UnknownKeys::kRefuse, root));
   KVPACK_TRY_ASSIGN(const std::string schema, fields.text("schema"));
-  if (schema != kSchema) return json_field_error(fields.path("schema"), "must be " + std::string(kSchema));
+  if (schema != kSettingsSchema)
+    return json_field_error(fields.path("schema"), "must be " + std::string(kSettingsSchema));
   ReceiverSettings out;
   KVPACK_TRY(parse_bounds(fields, out));
   KVPACK_TRY_ASSIGN(out.refusals, fields.boolean_or("refusals", out.refusals));

@@ -1,5 +1,6 @@
 #include "kvpack/net/replay_ledger.h"
 
+#include "net/config_error.h"
 #include "net/private_file.h"
 
 namespace kvpack::net {
@@ -8,10 +9,6 @@ namespace {
 
 constexpr std::string_view kNotRegular = "replay ledger must be a regular non-symlink file";
 constexpr std::string_view kChanged = "replay ledger changed on disk";
-
-Error config_error(std::string_view text) {
-  return fail(ErrorCode::kConfig, std::string(text));
-}
 
 /// Whether nobody has written to or replaced the file in between.
 bool is_unchanged(const FileFacts& then, const FileFacts& now) {
@@ -45,10 +42,10 @@ Status ReplayLedgerFile::load(const Clock& clock, std::uint64_t max_clock_skew_m
     was_missing_ = true;
     return persist({});
   }
-  if (named->kind != FileKind::kRegular) return config_error(kNotRegular);
+  if (named->kind != FileKind::kRegular) return config_error(std::string(kNotRegular));
   KVPACK_TRY_ASSIGN(file_, place_.directory->open(place_.name, OpenMode::kRead));
   KVPACK_TRY_ASSIGN(facts_, file_->facts());
-  if (!facts_.is_same_file(*named)) return config_error(kNotRegular);
+  if (!facts_.is_same_file(*named)) return config_error(std::string(kNotRegular));
   if (!facts_.is_private()) return config_error("replay ledger must have mode 0600 or stricter");
   if (facts_.size_bytes > kMaxReplayLedgerBytes) return config_error("replay ledger is too large");
   Bytes content(facts_.size_bytes);
@@ -110,7 +107,7 @@ Status ReplayLedgerFile::check_unchanged() const {
   KVPACK_TRY_ASSIGN(const FileFacts directory_now, now.directory->facts());
   const auto file_now = now.directory->facts(now.name);
   if (!directory_now.is_same_file(directory) || !file_now.has_value() || !is_unchanged(facts_, *file_now))
-    return config_error(kChanged);
+    return config_error(std::string(kChanged));
   return success();
 }
 

@@ -38,7 +38,7 @@ bool is_ip(int family, std::string_view text) {
          text.find('\0') == std::string_view::npos;
 }
 
-Error refuse(std::string_view text, std::string_view expected) {
+Error not_an_address(std::string_view text, std::string_view expected) {
   return fail(ErrorCode::kConfig, std::string(text).append(" is not ").append(expected));
 }
 
@@ -47,7 +47,7 @@ Error refuse(std::string_view text, std::string_view expected) {
 Result<SocketAddress> parse_socket_address(std::string_view text) {
   const auto split = split_port(text);
   if (!split.has_value() || !is_ip(split->bracketed ? AF_INET6 : AF_INET, split->host))
-    return refuse(text, "ip:port");
+    return not_an_address(text, "ip:port");
   return SocketAddress{std::string(split->host), split->port};
 }
 
@@ -60,7 +60,7 @@ Result<HostPort> parse_host_port(std::string_view text) {
   const bool ok =
       split.has_value() && split->port != 0 && !split->host.empty() && split->host.size() <= 253 &&
       (split->bracketed ? is_ip(AF_INET6, split->host) : std::ranges::all_of(split->host, is_host_character));
-  if (!ok) return refuse(text, "host:port");
+  if (!ok) return not_an_address(text, "host:port");
   return HostPort{std::string(split->host), split->port};
 }
 

@@ -10,6 +10,7 @@
 
 #include "kvpack/base/hex.h"
 #include "kvpack/crypto/sha256.h"
+#include "net/config_error.h"
 #include "net/tls_files.h"
 
 namespace kvpack::net {
@@ -80,10 +81,6 @@ bool use_socket(SSL* connection, int descriptor) {
 Error tls_error(std::string text) {
   return fail(ErrorCode::kTls, "TLS: " + std::move(text));
 }
-Error config_error(std::string text) {
-  return fail(ErrorCode::kConfig, std::move(text));
-}
-
 /// Length-prefixed names, as TLS writes them.
 Result<Bytes> alpn_list(std::span<const std::string_view> names) {
   Bytes out;

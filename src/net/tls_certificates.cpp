@@ -10,6 +10,7 @@
 
 #include "kvpack/base/hex.h"
 #include "kvpack/crypto/sha256.h"
+#include "net/config_error.h"
 
 namespace kvpack::net {
 
@@ -23,7 +24,6 @@ struct Free {
   }
 };
 using Request = std::unique_ptr<X509_REQ, Free<X509_REQ_free>>;
-using MemoryBio = std::unique_ptr<BIO, Free<BIO_free>>;
 using Extension = std::unique_ptr<X509_EXTENSION, Free<X509_EXTENSION_free>>;
 using Integer = std::unique_ptr<ASN1_INTEGER, Free<ASN1_INTEGER_free>>;
 using Number = std::unique_ptr<BIGNUM, Free<BN_free>>;
@@ -36,10 +36,6 @@ constexpr std::size_t kMaxRequestBytes = 65'536;
 Error tls_error() {
   return fail(ErrorCode::kTls, "TLS: " + openssl_error());
 }
-Error config_error(std::string text) {
-  return fail(ErrorCode::kConfig, std::move(text));
-}
-
 bool is_address(const std::string& name) {
   return name.find(':') != std::string::npos || name.find_first_not_of("0123456789.") == std::string::npos;
 }

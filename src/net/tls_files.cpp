@@ -4,21 +4,13 @@
 #include <openssl/pem.h>
 
 #include "kvpack/base/secret.h"
+#include "net/config_error.h"
 
 namespace kvpack::net {
 
 namespace {
 
 constexpr std::uint64_t kMaxPemBytes = 1'048'576;
-
-Error config_error(std::string text) {
-  return fail(ErrorCode::kConfig, std::move(text));
-}
-
-struct BioFree {
-  void operator()(BIO* bio) const noexcept { BIO_free(bio); }
-};
-using MemoryBio = std::unique_ptr<BIO, BioFree>;
 
 /// Reads from `bytes`, which must outlive it.
 MemoryBio view_bytes(ByteSpan bytes) {

@@ -1,6 +1,7 @@
 // Key and certificate files of the TLS ends: who may own what, and in which order it is judged.
 #pragma once
 
+#include <openssl/bio.h>
 #include <openssl/evp.h>
 #include <openssl/x509.h>
 
@@ -14,9 +15,11 @@ namespace kvpack::net {
 struct OpensslFree {
   void operator()(EVP_PKEY* key) const noexcept { EVP_PKEY_free(key); }
   void operator()(X509* certificate) const noexcept { X509_free(certificate); }
+  void operator()(BIO* bio) const noexcept { BIO_free(bio); }
 };
 using PrivateKey = std::unique_ptr<EVP_PKEY, OpensslFree>;
 using Certificate = std::unique_ptr<X509, OpensslFree>;
+using MemoryBio = std::unique_ptr<BIO, OpensslFree>;
 
 // The first private key in a PEM file: PKCS#8, SEC1 or PKCS#1, without a passphrase.
 // @error kConfig, in this order: `TLS private key must be a regular non-symlink file`, `TLS private key must
