@@ -20,6 +20,7 @@ void add_muse(CLI::App& app, const Environment& environment) {
       "docs/cli.md.");
   add_muse_identity(*muse, environment);
   add_muse_check(*muse, environment);
+  add_muse_explain(*muse, environment);
 }
 
 }  // namespace kvpack::cli
