@@ -47,16 +47,6 @@ muse::MuseIdentity muse_identity(const EngineFacts& facts) {
 
 namespace {
 
-constexpr std::size_t kForkTokens = 512, kLongTokens = 896;
-
-std::vector<std::uint32_t> prompt_named(std::string_view name) {
-  std::vector<std::uint32_t> tokens = random_tokens(7, name == "first" ? kPromptTokens : kLongTokens);
-  if (name != "forked") return tokens;
-  const std::vector<std::uint32_t> other = random_tokens(8, kLongTokens - kForkTokens);
-  std::ranges::copy(other, tokens.begin() + kForkTokens);
-  return tokens;
-}
-
 std::string_view source_name(muse::ReuseSource source) {
   switch (source) {
     case muse::ReuseSource::kMiss: return "miss";

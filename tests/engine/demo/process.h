@@ -13,7 +13,7 @@
 
 namespace kvpack::demo {
 
-inline constexpr std::size_t kPromptTokens = 768, kSteps = 4;
+inline constexpr std::size_t kPromptTokens = 768, kForkTokens = 512, kLongTokens = 896, kSteps = 4;
 inline constexpr std::uint32_t kNextToken = 17;  // What the user says next.
 inline constexpr std::string_view kTenant = "kvpack-demo";
 inline constexpr std::uint64_t kEpoch = 1;
@@ -62,6 +62,15 @@ inline std::vector<std::uint32_t> random_tokens(std::uint32_t seed, std::size_t 
   std::mt19937 random(seed);
   std::vector<std::uint32_t> tokens(count);
   for (auto& token : tokens) token = static_cast<std::uint32_t>(random() % kVocabulary);
+  return tokens;
+}
+
+/// `first` is the prompt of the other steps, `long` goes on behind it, `forked` leaves it at token 512.
+inline std::vector<std::uint32_t> prompt_named(std::string_view name) {
+  std::vector<std::uint32_t> tokens = random_tokens(7, name == "first" ? kPromptTokens : kLongTokens);
+  if (name != "forked") return tokens;
+  const std::vector<std::uint32_t> other = random_tokens(8, kLongTokens - kForkTokens);
+  std::ranges::copy(other, tokens.begin() + kForkTokens);
   return tokens;
 }
 

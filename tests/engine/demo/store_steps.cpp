@@ -8,19 +8,10 @@
 namespace kvpack::demo {
 namespace {
 
-constexpr std::size_t kForkTokens = 512, kLongTokens = 896, kPlanesBeforeTheEnd = 40;
+constexpr std::size_t kPlanesBeforeTheEnd = 40;
 constexpr std::uint32_t kGrainTokens = 256;
 constexpr unsigned kThreads = 2;
 constexpr auto kPatience = std::chrono::minutes(2);
-
-/// `long` goes on behind the prompt of the other steps; `forked` leaves it at token 512.
-std::vector<std::uint32_t> stored_prompt(const Options& options) {
-  std::vector<std::uint32_t> tokens = random_tokens(7, kLongTokens);
-  if (option(options, "--prompt") != "forked") return tokens;
-  const std::vector<std::uint32_t> other = random_tokens(8, kLongTokens - kForkTokens);
-  std::ranges::copy(other, tokens.begin() + kForkTokens);
-  return tokens;
-}
 
 /// A chunk for each 256 tokens also of the layers with a window, so that deeper cuts share the chunks of
 /// shallower ones.
@@ -86,7 +77,7 @@ Status keep(const Options& options) {
   KVPACK_TRY_ASSIGN(Engine engine, open_engine(options));
   KVPACK_TRY_ASSIGN(StoreEngine adapter, StoreEngine::create(engine));
   KVPACK_TRY_ASSIGN(const auto store, open_store(options, true));
-  const std::vector<std::uint32_t> prompt = stored_prompt(options);
+  const std::vector<std::uint32_t> prompt = prompt_named(option(options, "--prompt"));
   KVPACK_TRY(compute_and_save(*store, adapter, prompt, 0, kForkTokens));
   KVPACK_TRY(compute_and_save(*store, adapter, prompt, kForkTokens, kPromptTokens));
   KVPACK_TRY(adapter.append(std::span(prompt).subspan(kPromptTokens)));
@@ -105,7 +96,7 @@ Status keep(const Options& options) {
 
 Status compute(const Options& options) {
   KVPACK_TRY_ASSIGN(Engine engine, open_engine(options));
-  const std::vector<std::uint32_t> prompt = stored_prompt(options);
+  const std::vector<std::uint32_t> prompt = prompt_named(option(options, "--prompt"));
   const Stopwatch prefill;
   KVPACK_TRY(engine.append(std::span(prompt).first(kForkTokens)));
   KVPACK_TRY(engine.append(std::span(prompt).subspan(kForkTokens)));
@@ -121,7 +112,7 @@ Result<int> resume(const Options& options) {
   const Stopwatch opening;
   KVPACK_TRY_ASSIGN(const auto store, open_store(options, false));
   print_time("store opened", opening.ms());
-  const std::vector<std::uint32_t> prompt = stored_prompt(options);
+  const std::vector<std::uint32_t> prompt = prompt_named(option(options, "--prompt"));
 
   const Stopwatch restoring;
   KVPACK_TRY_ASSIGN(const DeepestRestore deepest, restore_into_engine(*store, adapter, prompt));
