@@ -155,6 +155,8 @@ std::string printable_json(const JsonValue& value) {
 }
 
 void print(std::FILE* stream, std::string_view text) noexcept {
+  // Where both go to one place, what was said first comes first.
+  if (stream == stderr) (void)std::fflush(stdout);
   (void)std::fwrite(text.data(), 1, text.size(), stream);
 }
 

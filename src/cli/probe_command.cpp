@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
+#include <charconv>
 
 #include "cli/commands.h"
 #include "kvpack/net/volume_probe.h"
@@ -104,7 +104,16 @@ void add_probe(CLI::App& app, const Environment& environment) {
       ->check(CLI::Range(1U, kMaxPayloadBytes))
       ->type_name("BYTES");
   command->add_option("--max-tail-ms", options->max_tail_ms, "the slowest that passes (default: 100)")
-      ->check(CLI::Range(0.0, kMaxTailMs))
+      ->check(CLI::Validator(
+          [max_ms = kMaxTailMs](const std::string& text) {
+            double ms = 0;
+            const char* end = text.data() + text.size();
+            const auto parsed = std::from_chars(text.data(), end, ms);
+            // Written so that what is no number fails too.
+            const bool fits = parsed.ec == std::errc{} && parsed.ptr == end && ms >= 0 && ms <= max_ms;
+            return fits ? std::string() : "must be a number in 0 to 3600000: " + text;
+          },
+          ""))
       ->type_name("DECIMAL");
   add_common(*command, *environment.common);
   when_chosen(*command, environment, options, run_probe);

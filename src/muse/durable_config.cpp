@@ -28,7 +28,7 @@ struct Parsed {
 };
 
 Error invalid_config(std::string_view what) {
-  return fail(ErrorCode::kConfig, "durable config is invalid_config: " + std::string(what));
+  return fail(ErrorCode::kConfig, "durable config is invalid: " + std::string(what));
 }
 
 Status parse_identity(const JsonFields& fields, Parsed& parsed) {

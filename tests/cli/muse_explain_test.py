@@ -9,6 +9,7 @@ import unittest
 import cli_test
 import muse_cli_test
 import store_cli_test
+from cli_test import ID, MODEL
 
 ABI = "muser-muse-glimmer-f16-logits-v2"
 
@@ -37,7 +38,7 @@ class Explain(store_cli_test.Case):
     def test_the_same_identity_is_equal(self):
         self.put(300, self.label)
         self.put(600, self.label)
-        self.put(900, "somebody else's")
+        self.put(900, "somebody else's", model={name: ID(30 + i) for i, name in enumerate(MODEL)})
         value = self.explain()
         self.assertTrue(value["equal"])
         self.assertEqual(value["identities"], [{"cuts": 2, "deepest_tokens": 600, "equal": True, "differences": []}])
@@ -71,7 +72,7 @@ class Explain(store_cli_test.Case):
         self.refused("muse", "explain", *self.keys, "s", "muse.gguf", category="usage", code=2)
         self.refused("muse", "explain", *self.keys, "missing", "muse.gguf", *muse_cli_test.REVISIONS, category="io", code=5)
         self.write("empty.gguf", b"")
-        self.refused("muse", "explain", *self.keys, "s", "empty.gguf", *muse_cli_test.REVISIONS, category="truncated", code=4)
+        self.refused("muse", "explain", *self.keys, "s", "empty.gguf", *muse_cli_test.REVISIONS, category="io", code=4)
 
 
 if __name__ == "__main__":

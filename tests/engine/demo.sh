@@ -199,7 +199,7 @@ serve() { "$demo" serve --model "$1" --key key --store muse.store --requests "$2
 promised serve model.gguf first:miss,long:resident:768,forked:resident:512
 
 step "16. The process is gone, and with it what was in memory: the store serves the same requests"
-promised serve model.gguf long:durable:896,first:resident:768
+promised serve model.gguf long:durable:896,long:resident:896
 
 step "17. One bit of the deepest cut flips: it is reported and passed over. Another model is served nothing"
 deepest=$("$kvpack" store ls "${identity[@]}" muse.store | awk '$2 == 896 { print $1 }' | head -1)

@@ -294,9 +294,14 @@ TEST(MuseSessionArtifact, AReplayTakesACommitAndNothingElse) {
   EXPECT_TRUE(again->replayed);
   EXPECT_EQ(again->manifest_id, first.manifest_id);
   EXPECT_EQ(again->written.chunks, 0u);
-  // The generation is part of what was declared.
+  // The generation is part of what is declared: under a key of the caller's another one is refused, without a
+  // key it is a save of its own.
   SessionTerms terms;
   terms.publication = 2;
+  EXPECT_EQ(verdict(SessionWriter::begin(*s.store, s.descriptor, s.tokens, terms)), "ok");
+  terms.idempotency_key = Id32::filled(7);
+  ASSERT_EQ(verdict(SessionWriter::begin(*s.store, s.descriptor, s.tokens, terms)), "ok");
+  terms.publication = 3;
   EXPECT_EQ(verdict(SessionWriter::begin(*s.store, s.descriptor, s.tokens, terms)),
             "expectation:idempotency key was reused with a different publication generation");
 }

@@ -96,6 +96,8 @@ class Server {
     const Stopwatch reusing;
     KVPACK_TRY_ASSIGN(const muse::ReuseReport report, ladder.prepare(session, prompt));
     const double reuse_ms = reusing.ms();
+    // What came from the store is in memory from now on.
+    if (report.source == muse::ReuseSource::kDurable) KVPACK_TRY(keep_resident(session));
     const Stopwatch computing;
     KVPACK_TRY(compute(session, prompt));
     print_fact(
@@ -123,6 +125,9 @@ class Server {
     KVPACK_TRY_ASSIGN(const bool published,
                       muse::publish_durable(&cache_, session, muse::PublishReason::kExplicit));
     if (!published) return fail(ErrorCode::kState, "the cut was not published");
+    return keep_resident(session);
+  }
+  Status keep_resident(DemoSession& session) {
     KVPACK_TRY_ASSIGN(const muse::CacheSnapshot snapshot, session.export_snapshot());
     KVPACK_TRY_ASSIGN(const bool kept,
                       resident_.insert(rung_.identity_digest(), snapshot, session.logits(), kVocabulary));
