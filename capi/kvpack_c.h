@@ -76,7 +76,7 @@ KVPACK_API const char* kvpack_version(void);
 
 /* 1 when the library has a feature, else 0, also for names that it does not know. Features: "codec"
  * (everything over bytes and callbacks), "files" (members called `path`), "json" (canonical JSON and proofs),
- * "handoff" (live transfers), "store" (stores in directories). */
+ * "handoff" (live transfers), "store" (stores in directories), "muse" (Muse models and their caches). */
 KVPACK_API int32_t kvpack_has_feature(const char* name);
 
 /* # Status codes and errors
@@ -2534,6 +2534,516 @@ KVPACK_API uint64_t kvpack_handoff_receiver_total_bytes(const kvpack_handoff_rec
 
 /* Frees a receiver; one that has not committed aborts its sink. */
 KVPACK_API void kvpack_handoff_receiver_free(kvpack_handoff_receiver* receiver);
+
+/* # Muse models
+ *
+ * The one model whose cache this library knows by itself: 52 layers, 39 of which slide, K and V rows of two
+ * heads of 128 elements in f16, and the final logits of the last token. Where each field of an identity comes
+ * from is docs/adapters.md. */
+
+/* What a model file says about its model. Immutable. */
+typedef struct kvpack_muse_config kvpack_muse_config;
+
+/* How a layer attends. */
+enum {
+  KVPACK_MUSE_LAYER_SLIDING = 1, /* To the last rows of a window; K rows are rotated. */
+  KVPACK_MUSE_LAYER_FULL = 2     /* To every row; nothing is rotated. */
+};
+
+/* A configuration. Counts are in elements unless a name says otherwise; scalars are those of the model file.
+ * Pointers belong to the handle. */
+typedef struct kvpack_muse_config_info {
+  uint64_t struct_size;
+  uint64_t hidden_dim;
+  uint64_t head_count;
+  uint64_t kv_head_count;
+  uint64_t head_dim;
+  uint64_t value_head_dim;
+  uint64_t intermediate_dim;
+  uint64_t vocab_size;
+  uint64_t context_tokens;
+  uint64_t window_tokens;
+  uint64_t rope_dim;
+  const uint32_t* layer_kinds; /* KVPACK_MUSE_LAYER of each layer. */
+  uint64_t layer_count;
+  const uint32_t* eos_tokens;
+  uint64_t eos_token_count;
+  uint32_t bos_token;
+  uint32_t has_bos_token; /* 0: there is none. */
+  float rms_epsilon;
+  float post_norm_epsilon;
+  float rope_base_sliding;
+  float rope_base_full;
+  float final_logit_softcap; /* 0: disabled. */
+  float logit_scale;
+  float qk_scale;
+  uint32_t reserved;
+} kvpack_muse_config_info;
+
+/* Reads the configuration of a model file, GGUF version 3, of unknown origin: memory stays bounded whatever
+ * it claims. `path` ends with NUL.
+ *
+ * Errors: EXPECTATION the file is none, another architecture, a key or tensor is missing or of another form;
+ * IO it cannot be read, or ends early. */
+KVPACK_API kvpack_status kvpack_muse_config_from_file(kvpack_muse_config** out, const char* path,
+                                                      kvpack_error** error);
+
+/* Reads what kvpack_muse_config_encode gives, in any order and with any blanks. Whether the numbers make
+ * sense together is for kvpack_muse_config_check.
+ *
+ * Errors: JSON it is none, or a field is unknown, missing or of another form. */
+KVPACK_API kvpack_status kvpack_muse_config_from_json(kvpack_muse_config** out, const void* json,
+                                                      uint64_t json_size, kvpack_error** error);
+
+/* A configuration as canonical JSON; scalars as the bits of their f32. */
+KVPACK_API kvpack_status kvpack_muse_config_encode(const kvpack_muse_config* config, kvpack_bytes** out,
+                                                   kvpack_error** error);
+
+/* What is in a configuration. */
+KVPACK_API kvpack_status kvpack_muse_config_get_info(const kvpack_muse_config* config,
+                                                     kvpack_muse_config_info* out, kvpack_error** error);
+
+/* Whether the cache of this model can be kept: its geometry, its rotation, and the scalars of its graph.
+ *
+ * Errors: EXPECTATION the first that is not as the registered layout has it. */
+KVPACK_API kvpack_status kvpack_muse_config_check(const kvpack_muse_config* config, kvpack_error** error);
+
+/* Frees a configuration. */
+KVPACK_API void kvpack_muse_config_free(kvpack_muse_config* config);
+
+/* Under what Muse caches are computed, kept and found. Immutable. */
+typedef struct kvpack_muse_identity kvpack_muse_identity;
+
+/* The eight fields of an identity. Texts are UTF-8 and name resolved values: not `auto`, not `default`. As an
+ * output, texts belong to the handle and end with NUL. */
+typedef struct kvpack_muse_identity_fields {
+  uint64_t struct_size;
+  kvpack_id model_sha256;
+  kvpack_id adapter_sha256; /* All zero: no adapter. */
+  kvpack_id tokenizer_sha256;
+  kvpack_id chat_template_sha256;
+  kvpack_id context_policy_sha256;
+  const char* model_revision;
+  uint64_t model_revision_size;
+  const char* tokenizer_revision;
+  uint64_t tokenizer_revision_size;
+  const char* weight_precision; /* For example "q4_k_xl", "nvfp4". */
+  uint64_t weight_precision_size;
+} kvpack_muse_identity_fields;
+
+/* A weight adapter as it is applied. Fixed for good. */
+typedef struct kvpack_muse_adapter {
+  kvpack_id file_sha256;
+  double scale;
+} kvpack_muse_adapter;
+
+/* A model file, and what only its operator knows. */
+typedef struct kvpack_muse_model_options {
+  uint64_t struct_size;
+  const char* path;           /* The model file; ends with NUL. */
+  const char* model_revision; /* The operator's name of exactly these weights. */
+  uint64_t model_revision_size;
+  const char* tokenizer_revision; /* The operator's name of exactly this tokenizer. */
+  uint64_t tokenizer_revision_size;
+  const char* weight_precision; /* Where the file leaves it open; NULL: the file says it. */
+  uint64_t weight_precision_size;
+  const kvpack_muse_adapter* adapters; /* In the order of application. */
+  uint64_t adapter_count;
+  const kvpack_id* context_policy_sha256; /* NULL: contexts are run as the file says. */
+  kvpack_progress_fn progress;            /* Of hashing the file; NULL: nobody is told. */
+  void* progress_user;
+} kvpack_muse_model_options;
+
+/* Makes an identity of its fields.
+ *
+ * Errors: EXPECTATION `identity field {name} must be a resolved value`. */
+KVPACK_API kvpack_status kvpack_muse_identity_new(kvpack_muse_identity** out,
+                                                  const kvpack_muse_identity_fields* fields,
+                                                  kvpack_error** error);
+
+/* Makes the identity of a model file, all of whose bytes are hashed, last of all. Texts are judged before the
+ * file is opened.
+ *
+ * Errors: as kvpack_muse_identity_new and kvpack_muse_config_from_file; EXPECTATION an adapter's scale is not
+ * finite, or the precision is not named or contradicts the file; what progress returns. */
+KVPACK_API kvpack_status kvpack_muse_identity_from_file(kvpack_muse_identity** out,
+                                                        const kvpack_muse_model_options* options,
+                                                        kvpack_error** error);
+
+/* The fields of an identity. */
+KVPACK_API kvpack_status kvpack_muse_identity_get(const kvpack_muse_identity* identity,
+                                                  kvpack_muse_identity_fields* out, kvpack_error** error);
+
+/* The digest of all eight fields: what caches in memory are told apart by. */
+KVPACK_API const kvpack_id* kvpack_muse_identity_digest(const kvpack_muse_identity* identity);
+
+/* Under what the cuts of a model are stored: for kvpack_store_find_deepest, kvpack_cut_expect and their kin.
+ * `model` may be NULL, and so may `family`.
+ *
+ * Errors: EXPECTATION as kvpack_muse_config_check, or the vocabulary is empty or above 1,048,576. */
+KVPACK_API kvpack_status kvpack_muse_identity_stored(const kvpack_muse_identity* identity,
+                                                     kvpack_model* model, kvpack_family** family,
+                                                     const kvpack_muse_config* config, kvpack_error** error);
+
+/* Frees an identity. */
+KVPACK_API void kvpack_muse_identity_free(kvpack_muse_identity* identity);
+
+/* # Muse engines
+ *
+ * One live sequence of a Muse engine, as callbacks. Each does all of what it says or nothing, and is called
+ * by the thread of the call that was given the engine. docs/muse-reuse.md has the rules of an install. */
+
+/* Layers of a snapshot, tokens of a sliding layer's window, and tokens of the longest context. */
+#define KVPACK_MUSE_LAYERS 52
+#define KVPACK_MUSE_WINDOW_TOKENS 2048
+#define KVPACK_MUSE_MAX_CONTEXT_TOKENS 131072
+
+/* What a layer holds of the tokens [token_start, token_start + token_count): all of them on a full layer, the
+ * last 2,048 on a sliding one. Planes are row-major `[token_count][2][128]` f16, little-endian, in the order
+ * of the tokens, however the engine itself lays them out. K rows of sliding layers are rotated for their
+ * absolute position. Fixed for good. */
+typedef struct kvpack_muse_layer {
+  const void* key;
+  uint64_t key_size; /* 512 bytes for each token. */
+  const void* value;
+  uint64_t value_size;
+  uint64_t token_start;
+  uint64_t token_count;
+} kvpack_muse_layer;
+
+/* What an engine has computed. It comes with zeros. */
+typedef struct kvpack_muse_history {
+  uint64_t struct_size;
+  const uint32_t* tokens; /* The complete history, whose length is the position. */
+  uint64_t token_count;
+  const float*
+      logits; /* Final logits of the last token, vocab_size of them; or nothing: they are not there. */
+  uint64_t logit_count;
+} kvpack_muse_history;
+
+/* The cache of an engine. It comes with zeros. */
+typedef struct kvpack_muse_planes {
+  uint64_t struct_size;
+  const kvpack_muse_layer* layers; /* KVPACK_MUSE_LAYERS, in order. */
+  uint64_t layer_count;
+  void* lease; /* The engine's own, for release_planes. */
+} kvpack_muse_planes;
+
+/* A cache that an engine is given: everything but the final logits. Good during the callback. */
+typedef struct kvpack_muse_snapshot {
+  uint64_t struct_size;
+  const uint32_t* tokens; /* The complete history. */
+  uint64_t token_count;
+  const kvpack_muse_layer* layers; /* KVPACK_MUSE_LAYERS, in order. */
+  uint64_t layer_count;
+} kvpack_muse_snapshot;
+
+/* An engine. All callbacks but release_planes are needed. */
+typedef struct kvpack_muse_engine {
+  uint64_t struct_size;
+  void* user;
+  uint64_t vocab_size;         /* Logits of one token; not 0. */
+  uint64_t max_context_tokens; /* Most tokens that it can take; 0: 131,072. */
+
+  /* Says what has been computed. First of every call, and only then: the memory is good until it returns. */
+  kvpack_status (*history)(void* user, kvpack_muse_history* out);
+
+  /* Says where the cache lies, of a history that is not empty. The memory keeps still until release_planes,
+   * even when another cache is installed meanwhile: what is live has to come back when its logits are
+   * refused. */
+  kvpack_status (*export_planes)(void* user, kvpack_muse_planes* out);
+
+  /* The planes of one export are not read any more. Comes exactly once for each export that succeeded, before
+   * the call returns. NULL: there is nothing to do, and exported memory keeps still until the call returns.
+   */
+  void (*release_planes)(void* user, void* lease);
+
+  /* Copies a cache into memory beside the live one, makes it live in one step, takes its tokens as history
+   * and drops the final logits. After a failure everything is as before. */
+  kvpack_status (*install)(void* user, const kvpack_muse_snapshot* snapshot);
+
+  /* Takes the final logits of what is live, vocab_size finite numbers. After a failure everything is as
+   * before. */
+  kvpack_status (*install_logits)(void* user, const float* logits, uint64_t logit_count);
+
+  /* Back to an empty history. */
+  kvpack_status (*reset)(void* user);
+} kvpack_muse_engine;
+
+/* # Muse caches in a store
+ *
+ * Exact sessions, final logits included, saved into a store, found by the tokens of a request, and made live
+ * again. docs/muse-durable.md. */
+
+/* The durable cache of one model in one store, which it keeps open. May be used by several threads at once;
+ * an engine belongs to one of them. */
+typedef struct kvpack_muse_cache kvpack_muse_cache;
+
+/* Why an engine considers to publish what is live. */
+enum {
+  KVPACK_MUSE_PUBLISH_INTERVAL = 1,        /* The history has grown: at multiples of 2,048. */
+  KVPACK_MUSE_PUBLISH_PROMPT_BOUNDARY = 2, /* The prompt has been computed. */
+  KVPACK_MUSE_PUBLISH_TURN_BOUNDARY = 3,   /* An answer is complete. */
+  KVPACK_MUSE_PUBLISH_EXPLICIT = 4,        /* Somebody asked for it. */
+  KVPACK_MUSE_PUBLISH_ALIGNED_BOUNDARY = 5 /* The last multiple of 256 in the prompt has been reached. */
+};
+
+/* How a session is saved. */
+typedef struct kvpack_muse_save_options {
+  uint64_t struct_size;
+  const kvpack_id* idempotency_key; /* Under which a retry is the same save. NULL: made of what is saved. */
+  uint64_t publication;             /* The caller's generation; 0: 1. */
+  uint64_t time_to_live_ms;         /* Then the cut is found no more; 0: no limit. */
+  uint32_t span_rule;               /* KVPACK_SPANS. */
+  uint32_t grain_tokens;            /* A multiple of 256; 0: 2048. */
+  uint32_t window_grain_tokens;     /* The same for sliding layers; 0: plain runs. */
+  uint32_t unencrypted;             /* 1: new objects are authenticated but not encrypted. */
+  uint32_t parallelism;             /* Threads; changes no byte. 0: as many as the store allows. */
+  uint32_t reserved;
+} kvpack_muse_save_options;
+
+/* What a save has made. */
+typedef struct kvpack_muse_saved {
+  uint64_t struct_size;
+  uint32_t saved;    /* 0: the schedule did not ask for it; the rest is zero then. */
+  uint32_t replayed; /* 1: it was in the store already, and nothing has been written. */
+  kvpack_id manifest_id;
+  kvpack_input_cut cut;
+  uint64_t restored_bytes; /* Payload of all planes and logits. */
+  uint64_t publication;
+  uint64_t written_chunks; /* Those that were encoded, */
+  uint64_t written_object_bytes;
+  uint64_t shared_chunks; /* and those that the store had already. */
+  uint64_t shared_object_bytes;
+} kvpack_muse_saved;
+
+/* What has been made live. */
+typedef struct kvpack_muse_restored {
+  uint64_t struct_size;
+  uint32_t restored; /* 0: a miss; only suffix_tokens and fault_count say something then. */
+  uint32_t reserved;
+  kvpack_id manifest_id;
+  uint64_t token_count;
+  uint64_t suffix_tokens;  /* Tokens of the request behind the cut: what is left to compute. */
+  uint64_t restored_bytes; /* Payload that was read and verified. */
+  uint64_t fault_count;    /* Deeper cuts that were passed over; on_fault of the store was told which. */
+} kvpack_muse_restored;
+
+/* Makes the cache of a model. The store may be open for reading only; then nothing can be saved.
+ *
+ * Errors: EXPECTATION as kvpack_muse_identity_stored, or the texts of the identity are too long to be stored
+ * beside a cut. */
+KVPACK_API kvpack_status kvpack_muse_cache_new(kvpack_muse_cache** out, kvpack_store* store,
+                                               const kvpack_muse_config* config,
+                                               const kvpack_muse_identity* identity, kvpack_error** error);
+
+/* Saves what is live, with its final logits. What is stored already is not written again. `out` and `options`
+ * may be NULL.
+ *
+ * Errors: STATE the history is empty; EXPECTATION it has the length of the model's context, there are no
+ * final logits, they are not finite or of another length, or the planes are not those of the history; what
+ * the engine returns, with callback and returned; else as kvpack_store_save. */
+KVPACK_API kvpack_status kvpack_muse_cache_save(kvpack_muse_cache* cache, kvpack_muse_saved* out,
+                                                const kvpack_muse_engine* engine,
+                                                const kvpack_muse_save_options* options,
+                                                kvpack_error** error);
+
+/* Saves what is live when its length and `reason`, a KVPACK_MUSE_PUBLISH, ask for it: an interval at
+ * multiples of 2,048, an aligned boundary at the last multiple of 256 in `prompt_tokens`, the others always;
+ * an empty history never. `out` and `options` may be NULL.
+ *
+ * Errors: as kvpack_muse_cache_save. */
+KVPACK_API kvpack_status kvpack_muse_cache_publish(kvpack_muse_cache* cache, kvpack_muse_saved* out,
+                                                   const kvpack_muse_engine* engine, uint32_t reason,
+                                                   uint64_t prompt_tokens,
+                                                   const kvpack_muse_save_options* options,
+                                                   kvpack_error** error);
+
+/* Finds the deepest stored cut of a request: one of exactly its tokens, or a prefix of a multiple of 256.
+ *
+ * Errors: as kvpack_store_find_deepest. */
+KVPACK_API kvpack_status kvpack_muse_cache_find_deepest(kvpack_muse_cache* cache, kvpack_store_hit* out,
+                                                        const uint32_t* tokens, uint64_t token_count,
+                                                        kvpack_error** error);
+
+/* Makes the deepest stored cut of a request live, KV and final logits together or not at all. A damaged one
+ * is reported and passed over; with options->strict of the store it is the error. A miss leaves the engine as
+ * it is. `out` and `cancel` may be NULL.
+ *
+ * Errors: as kvpack_muse_cache_restore. */
+KVPACK_API kvpack_status kvpack_muse_cache_restore_deepest(kvpack_muse_cache* cache,
+                                                           kvpack_muse_restored* out,
+                                                           const kvpack_muse_engine* engine,
+                                                           const uint32_t* tokens, uint64_t token_count,
+                                                           const kvpack_cancel* cancel, kvpack_error** error);
+
+/* Makes one cut live, of which `tokens` are all. `out` and `cancel` may be NULL.
+ *
+ * Errors: NOT_FOUND the cut or a file of it is not there; AUTHENTICATION it is not one of this model and
+ * these tokens, or damaged, and the other categories of kvpack_store_restore; EXPECTATION the engine cannot
+ * take it; CANCELLED; what the engine returns, with callback and returned; INSTALL logits were refused and
+ * what was live could not be brought back: nobody knows what is live, and the engine has to be reset. */
+KVPACK_API kvpack_status kvpack_muse_cache_restore(kvpack_muse_cache* cache, kvpack_muse_restored* out,
+                                                   const kvpack_muse_engine* engine,
+                                                   const kvpack_id* manifest_id, const uint32_t* tokens,
+                                                   uint64_t token_count, const kvpack_cancel* cancel,
+                                                   kvpack_error** error);
+
+/* Frees a cache. */
+KVPACK_API void kvpack_muse_cache_free(kvpack_muse_cache* cache);
+
+/* # Reuse of Muse caches
+ *
+ * Caches kept in memory, and the order in which they, the live session and the store serve a request.
+ * docs/muse-reuse.md. */
+
+/* Complete snapshots in the memory of this process, within a budget. Nothing in it is authenticated. May be
+ * used by several threads at once. */
+typedef struct kvpack_muse_resident kvpack_muse_resident;
+
+/* How much is kept. */
+typedef struct kvpack_muse_resident_options {
+  uint64_t struct_size;
+  uint64_t capacity_bytes;      /* Of planes and logits; 0: 8 GiB. */
+  uint32_t upstream_accounting; /* 1: what is only held counts as well, as in the reference implementation. */
+  uint32_t reserved;
+} kvpack_muse_resident_options;
+
+/* What is kept, and what has happened. */
+typedef struct kvpack_muse_resident_info {
+  uint64_t struct_size;
+  uint64_t entries;
+  uint64_t nodes;              /* Of the tree, its root included. */
+  uint64_t unique_chunk_bytes; /* Distinct blocks that are alive. */
+  uint64_t resident_bytes;     /* What is held against the capacity. */
+  uint64_t held_bytes;         /* What is only kept alive by somebody who reads it. */
+  uint64_t overhead_bytes;     /* Token lists and nodes; outside the capacity. */
+  uint64_t queries;
+  uint64_t hits;
+  uint64_t evictions;
+} kvpack_muse_resident_info;
+
+/* Makes an empty tier. options may be NULL. */
+KVPACK_API kvpack_status kvpack_muse_resident_new(kvpack_muse_resident** out,
+                                                  const kvpack_muse_resident_options* options,
+                                                  kvpack_error** error);
+
+/* Keeps a copy of what is live in an engine, with its final logits where it has them, in place of one of the
+ * same tokens, and evicts what was used longest ago until the capacity is kept. Entries of one identity are
+ * not seen under another; `identity` NULL is a scope of its own, for a ladder without a store. `*kept`, which
+ * may be NULL, is 0 where the snapshot alone exceeds the capacity.
+ *
+ * Errors: EXPECTATION the planes are not those of the history, which may not be empty, or logits are not
+ * finite; what the engine returns, with callback and returned. */
+KVPACK_API kvpack_status kvpack_muse_resident_insert(kvpack_muse_resident* resident, uint32_t* kept,
+                                                     const kvpack_muse_identity* identity,
+                                                     const kvpack_muse_engine* engine, kvpack_error** error);
+
+/* What the tier holds, and what has happened to it. */
+KVPACK_API kvpack_status kvpack_muse_resident_stats(const kvpack_muse_resident* resident,
+                                                    kvpack_muse_resident_info* out, kvpack_error** error);
+
+/* Frees a tier; a ladder that has it goes on. */
+KVPACK_API void kvpack_muse_resident_free(kvpack_muse_resident* resident);
+
+/* Asks session, resident and durable tier, from the cheapest on, and makes the best answer live. May be used
+ * by several threads at once; an engine belongs to one of them. */
+typedef struct kvpack_muse_ladder kvpack_muse_ladder;
+
+/* By which rules a tier serves. */
+enum {
+  KVPACK_MUSE_REUSE_DEEPEST = 1, /* The deepest cut, where it saves enough over a cheaper tier. */
+  KVPACK_MUSE_REUSE_UPSTREAM = 2 /* The first tier that has anything, as in the reference implementation. */
+};
+
+/* Who serves a request. */
+enum {
+  KVPACK_MUSE_SOURCE_MISS = 0, /* Nobody: everything is to be computed. */
+  KVPACK_MUSE_SOURCE_SESSION = 1,
+  KVPACK_MUSE_SOURCE_RESIDENT = 2,
+  KVPACK_MUSE_SOURCE_DURABLE = 3
+};
+
+/* Why a tier did not serve. */
+enum {
+  KVPACK_MUSE_WHY_SERVED = 0,
+  KVPACK_MUSE_WHY_ABSENT = 1,         /* There is no such tier. */
+  KVPACK_MUSE_WHY_NOT_ASKED = 2,      /* The answer stood before its turn. */
+  KVPACK_MUSE_WHY_NOTHING_FOUND = 3,  /* It has no cut, or none as deep as it may be believed. */
+  KVPACK_MUSE_WHY_NO_LOGITS = 4,      /* It has the whole request, without what going on takes. */
+  KVPACK_MUSE_WHY_SMALL_GAIN = 5,     /* Deeper than a cheaper tier, and not by enough. */
+  KVPACK_MUSE_WHY_ANOTHER_SERVED = 6, /* Its turn did not come, or a deeper one saved enough. */
+  KVPACK_MUSE_WHY_NO_USE = 7,         /* What it has would not make a transfer shorter. */
+  KVPACK_MUSE_WHY_FAILED = 8
+};
+
+/* What to do before a remote producer hands a whole prompt over. */
+enum {
+  KVPACK_MUSE_TRANSFER_SERVE_LOCAL = 1, /* All but the last token is here. */
+  KVPACK_MUSE_TRANSFER_DELTA = 2,       /* The producer may leave out what is here. */
+  KVPACK_MUSE_TRANSFER_FULL = 3         /* Nothing that is here helps. */
+};
+
+/* Which tiers there are, and by what rules they serve. */
+typedef struct kvpack_muse_ladder_options {
+  uint64_t struct_size;
+  kvpack_muse_resident* resident; /* NULL: there is none. */
+  kvpack_muse_cache* cache;       /* NULL: there is none. */
+  uint64_t min_gain_tokens;       /* What a dearer tier must save over a cheaper one; 0: 256. */
+  uint32_t mode;                  /* KVPACK_MUSE_REUSE; 0: deepest. */
+  uint32_t reserved;
+} kvpack_muse_ladder_options;
+
+/* One tier in a report. Fixed for good. */
+typedef struct kvpack_muse_tier_report {
+  uint64_t cut;   /* The deepest that it was found to have; 0: nothing. */
+  uint32_t asked; /* 1: it was asked. */
+  uint32_t why;   /* KVPACK_MUSE_WHY. */
+} kvpack_muse_tier_report;
+
+/* How a request is served. */
+typedef struct kvpack_muse_reuse_report {
+  uint64_t struct_size;
+  uint32_t source; /* KVPACK_MUSE_SOURCE. */
+  uint32_t action; /* KVPACK_MUSE_TRANSFER, of kvpack_muse_ladder_plan_transfer; else 0. */
+  uint64_t cut;    /* Tokens that are live and need not be computed. */
+  uint64_t request_tokens;
+  uint64_t tokens_to_compute;
+  uint64_t bytes_read;  /* Payload and logits, from the tier that served. */
+  uint64_t fault_count; /* Damaged cuts that were passed over; on_fault of the store was told which. */
+  kvpack_muse_tier_report session;
+  kvpack_muse_tier_report resident;
+  kvpack_muse_tier_report durable;
+} kvpack_muse_reuse_report;
+
+/* Makes a ladder. It keeps its tiers. options may be NULL: then only the live session serves. */
+KVPACK_API kvpack_status kvpack_muse_ladder_new(kvpack_muse_ladder** out,
+                                                const kvpack_muse_ladder_options* options,
+                                                kvpack_error** error);
+
+/* Makes the best prefix of a request live. A live session that serves is not touched: what lies behind
+ * out->cut in its history is the caller's to drop. A miss leaves the engine as it is. `cancel` may be NULL.
+ *
+ * Errors: as kvpack_muse_cache_find_deepest and kvpack_muse_cache_restore. */
+KVPACK_API kvpack_status kvpack_muse_ladder_prepare(kvpack_muse_ladder* ladder, kvpack_muse_reuse_report* out,
+                                                    const kvpack_muse_engine* engine, const uint32_t* tokens,
+                                                    uint64_t token_count, const kvpack_cancel* cancel,
+                                                    kvpack_error** error);
+
+/* The same before a remote producer hands the whole prompt over: makes live only what makes the transfer
+ * shorter, and says in out->action what is to be done. A delta begins at a multiple of `align_tokens`; 0:
+ * 256. `cancel` may be NULL.
+ *
+ * Errors: as kvpack_muse_ladder_prepare. */
+KVPACK_API kvpack_status kvpack_muse_ladder_plan_transfer(kvpack_muse_ladder* ladder,
+                                                          kvpack_muse_reuse_report* out,
+                                                          const kvpack_muse_engine* engine,
+                                                          const uint32_t* tokens, uint64_t token_count,
+                                                          uint64_t align_tokens, const kvpack_cancel* cancel,
+                                                          kvpack_error** error);
+
+/* Frees a ladder. */
+KVPACK_API void kvpack_muse_ladder_free(kvpack_muse_ladder* ladder);
 
 #ifdef __cplusplus
 }

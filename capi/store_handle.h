@@ -1,5 +1,7 @@
-/// What the files of the store share: the open store behind its handle.
+/// What the files of the store and of Muse share: the open store behind its handle, and what cancels.
 #pragma once
+
+#include <stop_token>
 
 #include "handles.h"
 #include "kvpack/store/store.h"
@@ -17,4 +19,8 @@ struct OpenStore {
 struct kvpack_store final : kvpack::capi::Handle<kvpack::capi::handle_tag("KVstore")> {
   explicit kvpack_store(std::shared_ptr<kvpack::capi::OpenStore> given) noexcept : open(std::move(given)) {}
   std::shared_ptr<kvpack::capi::OpenStore> open;
+};
+
+struct kvpack_cancel final : kvpack::capi::Handle<kvpack::capi::handle_tag("KVcancel")> {
+  std::stop_source source{};
 };

@@ -1,6 +1,4 @@
 // Looking up in a store and restoring from it through the caller's sink.
-#include <stop_token>
-
 #include "store_engine.h"
 #include "store_handle.h"
 
@@ -46,10 +44,6 @@ struct kvpack_store_hold final : Handle<handle_tag("KVsthold")> {
   std::shared_ptr<OpenStore> open;  ///< The hold refers to its store.
   RestoreHold hold{};
   kvpack_id id{};
-};
-
-struct kvpack_cancel final : Handle<handle_tag("KVcancel")> {
-  std::stop_source source{};
 };
 
 namespace {

@@ -8,6 +8,7 @@ static void library_says_what_it_is(void) {
   CHECK(kvpack_has_feature("files") == 1);
   CHECK(kvpack_has_feature("json") == 1);
   CHECK(kvpack_has_feature("store") == 1);
+  CHECK(kvpack_has_feature("muse") == 1);
   CHECK(kvpack_has_feature("code") == 0);
   CHECK(kvpack_has_feature("") == 0);
 }

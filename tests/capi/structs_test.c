@@ -21,6 +21,9 @@ static void sizes_stay(void) {
   FIXED(kvpack_plane_shape, 32);
   FIXED(kvpack_store_watermarks, 24);
   FIXED(kvpack_stored_cut, 120);
+  FIXED(kvpack_muse_adapter, 40);
+  FIXED(kvpack_muse_layer, 48);
+  FIXED(kvpack_muse_tier_report, 16);
   FIRST_VERSION(kvpack_keys_options, 96);
   FIRST_VERSION(kvpack_family_options, 112);
   FIRST_VERSION(kvpack_state_options, 80);
@@ -60,6 +63,20 @@ static void sizes_stay(void) {
   FIRST_VERSION(kvpack_store_restored, 144);
   FIRST_VERSION(kvpack_engine_inventory, 64);
   FIRST_VERSION(kvpack_engine, 240);
+  FIRST_VERSION(kvpack_muse_config_info, 160);
+  FIRST_VERSION(kvpack_muse_identity_fields, 216);
+  FIRST_VERSION(kvpack_muse_model_options, 104);
+  FIRST_VERSION(kvpack_muse_history, 40);
+  FIRST_VERSION(kvpack_muse_planes, 32);
+  FIRST_VERSION(kvpack_muse_snapshot, 40);
+  FIRST_VERSION(kvpack_muse_engine, 80);
+  FIRST_VERSION(kvpack_muse_save_options, 56);
+  FIRST_VERSION(kvpack_muse_saved, 168);
+  FIRST_VERSION(kvpack_muse_restored, 80);
+  FIRST_VERSION(kvpack_muse_resident_options, 24);
+  FIRST_VERSION(kvpack_muse_resident_info, 80);
+  FIRST_VERSION(kvpack_muse_ladder_options, 40);
+  FIRST_VERSION(kvpack_muse_reuse_report, 104);
 }
 
 /* A struct of a newer caller: ours, and a tail that this library does not know. */
