@@ -11,8 +11,8 @@ constexpr std::uint32_t kMaxLatentDim = 65'536;
 constexpr std::uint32_t kMaxOtherDim = 1'024;
 constexpr std::string_view kTargetNames[] = {"naive-per-head", "absorbed-mqa"};  // By MlaTarget.
 constexpr std::string_view kExpansionKeys[] = {"schema_version", "w_kvb_sha256", "rope_config_sha256",
-                                      "latent_dim",     "rope_dim",     "num_heads",
-                                      "head_dim",       "target_layout"};
+                                               "latent_dim",     "rope_dim",     "num_heads",
+                                               "head_dim",       "target_layout"};
 
 Error expansion_refused(std::string_view why) {
   return fail(ErrorCode::kExpectation, "mla expansion descriptor " + std::string(why));
@@ -29,7 +29,8 @@ struct Fields {
 Result<Fields> parse_fields(ByteSpan json) {
   KVPACK_TRY_ASSIGN(const JsonValue value, parse_json(json, kMaxDescriptorBytes));
   const JsonPath root;
-  KVPACK_TRY_ASSIGN(const JsonFields fields, JsonFields::open(value, kExpansionKeys, UnknownKeys::kRefuse, root));
+  KVPACK_TRY_ASSIGN(const JsonFields fields,
+                    JsonFields::open(value, kExpansionKeys, UnknownKeys::kRefuse, root));
   Fields out;
   KVPACK_TRY_ASSIGN(out.schema_version, fields.number<std::uint32_t>("schema_version"));
   KVPACK_TRY_ASSIGN(out.w_kvb_sha256, fields.text("w_kvb_sha256"));

@@ -40,8 +40,7 @@ class SharedBytes {
 
   /// Equal bytes, wherever they lie.
   friend bool operator==(const SharedBytes& a, const SharedBytes& b) noexcept {
-    return a.size() == b.size() &&
-           (a.empty() || std::memcmp(a.view_.data(), b.view_.data(), a.size()) == 0);
+    return a.size() == b.size() && (a.empty() || std::memcmp(a.view_.data(), b.view_.data(), a.size()) == 0);
   }
 
  private:
