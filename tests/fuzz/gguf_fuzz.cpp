@@ -40,8 +40,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!file.has_value()) return 0;
   walk(*file, size);
   const auto layout = derive_layout(*file);
-  require(!layout.has_value() || (validate_owned_layout(*layout).has_value() &&
-                                  validate_rope(layout->classes.front()).has_value()));
+  require(!layout.has_value() ||
+          (validate_owned_layout(*layout).has_value() && validate_rope(layout->classes.front()).has_value()));
   const auto latent = derive_mla_layout(*file);
   require(!latent.has_value() || latent->num_layers > kMaxLayoutLayers ||
           validate_owned_layout(*latent).has_value());
