@@ -3,6 +3,8 @@
 // it is given.
 //   find    the deepest prefix of 65,536 tokens, that is 256 nodes. x_chain is its time over that of
 //           deriving the nodes, which nobody can do without; to reach: at most 2. Processor time
+//   ladder  a request of 65,536 tokens that no tier has, in a store of the Muse adapter: x_chain as above; to
+//           reach: at most 2
 //   grow    opening a store, one lookup that misses, one save of two small chunks, in stores of three sizes
 //           side by side. ms_N is processor time of one thread with N cuts, clock_ms_N the clock's, growth
 //           the largest over the smallest. tests/bench/plot_growth.py draws it
@@ -24,9 +26,12 @@
 #include "bench/side_by_side.h"
 #include "kvpack/core/family_builder.h"
 #include "kvpack/crypto/sha256.h"
+#include "kvpack/muse/durable_rung.h"
+#include "kvpack/muse/reuse_ladder.h"
 #include "kvpack/store/lookup.h"
 #include "kvpack/store/save.h"
 #include "kvpack/store/upkeep.h"
+#include "muse/muse_fixtures.h"
 #include "store/store_context.h"
 #include "support/temp_directory.h"
 
@@ -166,6 +171,57 @@ KVPACK_FIND_BENCH(hit, Stored::kWholeInput);
 KVPACK_FIND_BENCH(hit_of_the_first_block, Stored::kFirstBlock);
 KVPACK_FIND_BENCH(hit_with_a_cut_at_every_block, Stored::kEveryBlock);
 KVPACK_FIND_BENCH(miss, Stored::kNothing);
+
+// --- ladder
+// -------------------------------------------------------------------------------------------------------
+
+// An engine that holds nothing and is given nothing.
+class IdleSession final : public muse::LiveSession {
+ public:
+  muse::SessionGeometry geometry() const override { return {.vocab_size = 128}; }
+  std::span<const std::uint32_t> tokens() const override { return {}; }
+  std::span<const float> logits() const override { return {}; }
+  Result<muse::CacheSnapshot> export_snapshot() override {
+    return fail(ErrorCode::kState, "nothing is live");
+  }
+  Status install(const muse::CacheSnapshot&) override {
+    return fail(ErrorCode::kState, "nothing is to come");
+  }
+  Status install_logits(std::span<const float>) override {
+    return fail(ErrorCode::kState, "nothing is to come");
+  }
+  Status reset() override { return success(); }
+};
+
+void ladder(benchmark::State& state) {
+  constexpr int kRepeats = 20;
+  PlantedStore planted(largest_store);
+  const auto cache = must(muse::DurableCache::create(*planted.store, muse::testing::test_config(),
+                                                     muse::testing::test_identity()));
+  muse::DurableCacheRung durable(cache);
+  muse::ResidentTier resident = must(muse::ResidentTier::create());
+  const muse::ReuseLadder tiers({.resident = &resident, .durable = &durable});
+  const auto tokens = tokens_of(1);
+  const KeySchedule& keys = planted.store->active_keys();
+  IdleSession session;
+  Rounds rounds({{[&] {
+                   for (int i = 0; i < kRepeats; ++i)
+                     benchmark::DoNotOptimize(
+                         must(derive_input(keys, cache.semantic_model(), cache.family().id(), {}, tokens)));
+                 }},
+                 {[&] {
+                   for (int i = 0; i < kRepeats; ++i)
+                     if (must(tiers.prepare(session, tokens)).source != muse::ReuseSource::kMiss)
+                       std::abort();
+                 }}},
+                processor_seconds);
+  rounds.run(state, 1);
+  state.counters["x_chain"] = rounds.seconds(1) / rounds.seconds(0);
+  state.counters["miss_us"] = rounds.seconds(1) / kRepeats * 1e6;
+  if (rounds.spread(0) > kMostSpread)
+    state.SetLabel("inconclusive: deriving the nodes alone moves by more than 1.6");
+}
+BENCHMARK(ladder)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(kRounds);
 
 // --- grow
 // ---------------------------------------------------------------------------------------------------------
