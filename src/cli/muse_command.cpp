@@ -9,8 +9,7 @@ int model_refused(const Reporter& reporter, const Error& error, const std::strin
 }
 
 void add_muse(CLI::App& app, const Environment& environment) {
-  auto* muse =
-      app.add_subcommand("muse", "Look at a Muse model file: its identity, and whether its cache fits");
+  auto* muse = app.add_subcommand("muse", "Look at a Muse model file, and at what a store has of Muse");
   muse->require_subcommand(1);
   muse->footer(
       "A model file is GGUF version 3 of unknown origin: memory stays bounded whatever it claims, and tensor "
@@ -21,6 +20,7 @@ void add_muse(CLI::App& app, const Environment& environment) {
   add_muse_identity(*muse, environment);
   add_muse_check(*muse, environment);
   add_muse_explain(*muse, environment);
+  add_muse_sessions(*muse, environment);
 }
 
 }  // namespace kvpack::cli

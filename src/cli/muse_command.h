@@ -9,6 +9,7 @@ namespace kvpack::cli {
 void add_muse_identity(CLI::App& muse, const Environment& environment);
 void add_muse_check(CLI::App& muse, const Environment& environment);
 void add_muse_explain(CLI::App& muse, const Environment& environment);
+void add_muse_sessions(CLI::App& muse, const Environment& environment);
 
 /// Ends a command about a model file that was refused for what is in it, or could not be read.
 /// @param seen  as Reporter::refusal
