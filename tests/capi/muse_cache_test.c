@@ -255,6 +255,32 @@ static void engines_are_checked(void) {
   end(&fixture);
 }
 
+static void structs_of_other_sizes_are_refused(void) {
+  CacheFixture fixture = begin();
+  MuseEngine engine = muse_engine_at(0);
+  const kvpack_muse_engine given = as_engine(&engine);
+  STRUCT(kvpack_muse_save_options, options);
+  STRUCT(kvpack_muse_saved, saved);
+  STRUCT(kvpack_muse_restored, restored);
+  STRUCT(kvpack_store_hit, hit);
+  options.struct_size -= 8;
+  EXPECT_REFUSED_WITH(kvpack_muse_cache_save(fixture.cache, &saved, &given, &options, &error),
+                      KVPACK_ERR_STRUCT_SIZE, NULL, "argument", "options");
+  saved.struct_size -= 8;
+  EXPECT_REFUSED_WITH(kvpack_muse_cache_save(fixture.cache, &saved, &given, NULL, &error),
+                      KVPACK_ERR_STRUCT_SIZE, NULL, "argument", "out");
+  restored.struct_size -= 8;
+  EXPECT_REFUSED_WITH(
+      kvpack_muse_cache_restore_deepest(fixture.cache, &restored, &given, request, 9, NULL, &error),
+      KVPACK_ERR_STRUCT_SIZE, NULL, "argument", "out");
+  hit.struct_size -= 16;
+  EXPECT_REFUSED_WITH(kvpack_muse_cache_find_deepest(fixture.cache, &hit, request, 9, &error),
+                      KVPACK_ERR_STRUCT_SIZE, NULL, "argument", "out");
+  CHECK(engine.histories == 0);
+  end_engine(&engine);
+  end(&fixture);
+}
+
 static void installs_are_all_or_nothing(void) {
   CacheFixture fixture = begin();
   MuseEngine engine = muse_engine_at(5);
@@ -423,6 +449,7 @@ int main(void) {
   publications_follow_their_schedule();
   saves_are_refused();
   engines_are_checked();
+  structs_of_other_sizes_are_refused();
   installs_are_all_or_nothing();
   one_cut_is_restored_by_its_id();
   a_restore_is_cancelled();

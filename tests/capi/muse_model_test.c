@@ -249,6 +249,25 @@ static void identities_of_files_are_refused(void) {
   CHECK(identity == NULL);
 }
 
+static void structs_of_other_sizes_are_refused(void) {
+  kvpack_muse_identity_fields fields = identity_fields();
+  kvpack_muse_model_options options = model_options();
+  kvpack_muse_config* config = make_config(VOCABULARY);
+  kvpack_muse_identity* identity = NULL;
+  STRUCT(kvpack_muse_config_info, info);
+  fields.struct_size -= 8;
+  EXPECT_REFUSED_WITH(kvpack_muse_identity_new(&identity, &fields, &error), KVPACK_ERR_STRUCT_SIZE,
+                      "struct fields has an unknown size", "argument", "fields");
+  options.struct_size -= 8;
+  EXPECT_REFUSED_WITH(kvpack_muse_identity_from_file(&identity, &options, &error), KVPACK_ERR_STRUCT_SIZE,
+                      "struct options has an unknown size", "argument", "options");
+  info.struct_size -= 8;
+  EXPECT_REFUSED_WITH(kvpack_muse_config_get_info(config, &info, &error), KVPACK_ERR_STRUCT_SIZE,
+                      "struct out has an unknown size", "argument", "out");
+  CHECK(identity == NULL && info.layer_count == 0);
+  kvpack_muse_config_free(config);
+}
+
 int main(void) {
   new_root();
   snprintf(model_path, sizeof(model_path), "%s/muse.gguf", root);
@@ -262,6 +281,7 @@ int main(void) {
   a_model_file_says_its_configuration();
   a_model_file_and_its_operator_say_an_identity();
   identities_of_files_are_refused();
+  structs_of_other_sizes_are_refused();
   remove_tree(root);
   return check_result();
 }

@@ -244,6 +244,38 @@ static void what_cannot_be_kept_or_used_is_refused(void) {
   end_engine(&empty);
 }
 
+static void structs_of_other_sizes_are_refused(void) {
+  kvpack_muse_resident* resident = NULL;
+  kvpack_muse_ladder* ladder = NULL;
+  MuseEngine engine = muse_engine_at(0);
+  const kvpack_muse_engine given = as_engine(&engine);
+  STRUCT(kvpack_muse_resident_options, resident_options);
+  STRUCT(kvpack_muse_ladder_options, options);
+  STRUCT(kvpack_muse_resident_info, info);
+  STRUCT(kvpack_muse_reuse_report, report);
+  resident_options.struct_size -= 8;
+  EXPECT_REFUSED_WITH(kvpack_muse_resident_new(&resident, &resident_options, &error), KVPACK_ERR_STRUCT_SIZE,
+                      NULL, "argument", "options");
+  options.struct_size -= 8;
+  EXPECT_REFUSED_WITH(kvpack_muse_ladder_new(&ladder, &options, &error), KVPACK_ERR_STRUCT_SIZE, NULL,
+                      "argument", "options");
+  CHECK(resident == NULL && ladder == NULL);
+  EXPECT_OK(kvpack_muse_resident_new(&resident, NULL, &error));
+  EXPECT_OK(kvpack_muse_ladder_new(&ladder, NULL, &error));
+  info.struct_size -= 8;
+  EXPECT_REFUSED_WITH(kvpack_muse_resident_stats(resident, &info, &error), KVPACK_ERR_STRUCT_SIZE, NULL,
+                      "argument", "out");
+  report.struct_size -= 8;
+  EXPECT_REFUSED_WITH(kvpack_muse_ladder_prepare(ladder, &report, &given, request, 9, NULL, &error),
+                      KVPACK_ERR_STRUCT_SIZE, NULL, "argument", "out");
+  EXPECT_REFUSED_WITH(kvpack_muse_ladder_plan_transfer(ladder, &report, &given, request, 9, 0, NULL, &error),
+                      KVPACK_ERR_STRUCT_SIZE, NULL, "argument", "out");
+  CHECK(engine.histories == 0);
+  kvpack_muse_ladder_free(ladder);
+  kvpack_muse_resident_free(resident);
+  end_engine(&engine);
+}
+
 int main(void) {
   size_t i;
   for (i = 0; i < MOST_TOKENS; ++i) request[i] = token_at(i);
@@ -252,5 +284,6 @@ int main(void) {
   memory_is_believed_as_deep_as_the_store();
   a_transfer_is_planned();
   what_cannot_be_kept_or_used_is_refused();
+  structs_of_other_sizes_are_refused();
   return check_result();
 }
