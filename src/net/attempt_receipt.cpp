@@ -22,6 +22,7 @@ std::string_view attempt_end_name(AttemptEnd end) noexcept {
 std::string receipt_json(const AttemptReceipt& receipt) {
   JsonValue out = JsonValue::object();
   out.set("end", attempt_end_name(receipt.end));
+  out.set("ended_unix_ms", receipt.ended_unix_ms);
   out.set("peer", receipt.peer);
   if (receipt.error.has_value()) {
     JsonValue error = JsonValue::object();

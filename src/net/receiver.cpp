@@ -12,6 +12,8 @@
 #include "kvpack/handoff/mac_key_file.h"
 #include "kvpack/net/replay_ledger.h"
 #include "kvpack/net/volume_probe.h"
+#include "net/metrics.h"
+#include "net/metrics_endpoint.h"
 #include "net/receiver_session.h"
 
 namespace kvpack::net {
@@ -68,6 +70,8 @@ struct Receiver::State final : SessionOwner {
   std::atomic<bool> stopping{false};
   mutable std::mutex counters_mutex;
   ReceiverCounters counters;
+  ReceiverMetrics metrics;
+  std::optional<MetricsEndpoint> metrics_endpoint;
 
   Status load_keys() {
     KVPACK_TRY(load_key(own_config.hmac_key_id, own_config.minimum_hmac_epoch, own_config.hmac_key_file));
@@ -95,6 +99,16 @@ struct Receiver::State final : SessionOwner {
     if (!error) acceptor.listen(kBacklog, error);
     if (error) return fail(ErrorCode::kIo, "bind " + address.text() + ": " + error.message());
     return success();
+  }
+
+  Status listen_for_metrics() {
+    if (!own_settings.metrics_listen.has_value()) return success();
+    metrics_endpoint.emplace(io, [this] { return metrics.text(snapshot(), started_unix_ms); });
+    return metrics_endpoint->listen(*own_settings.metrics_listen);
+  }
+  ReceiverCounters snapshot() const {
+    const std::scoped_lock lock(counters_mutex);
+    return counters;
   }
 
   handoff::ReceivePolicy policy() const {
@@ -132,7 +146,9 @@ struct Receiver::State final : SessionOwner {
       AttemptReceipt receipt;
       receipt.end = AttemptEnd::kExcess;
       receipt.error = fail(ErrorCode::kBusy, "too many connections");
+      receipt.ended_unix_ms = clock->wall_ms();
       count([](ReceiverCounters& c) { ++c.ends[static_cast<std::size_t>(AttemptEnd::kExcess)]; });
+      metrics.note(receipt);
       host->ended(receipt);
       return;
     }
@@ -173,6 +189,7 @@ struct Receiver::State final : SessionOwner {
       if (receipt.refusal_sent) ++c.refusals_sent;
       c.degraded = own_ledger->latch().has_value();
     });
+    metrics.note(receipt);
     host->ended(receipt);
     if (found != sessions.end()) sessions.erase(found);
     // Not before shut_down has closed the socket that listens.
@@ -189,6 +206,7 @@ struct Receiver::State final : SessionOwner {
     asio::error_code ignored;
     acceptor.close(ignored);
     accept_pause.cancel();
+    if (metrics_endpoint.has_value()) metrics_endpoint->close();
     const auto open = sessions;
     for (const auto& session : open) session->stop();
     if (sessions.empty()) io.stop();
@@ -224,6 +242,7 @@ Result<std::unique_ptr<Receiver>> Receiver::bind(FileSystem& fs, const Clock& cl
   KVPACK_TRY_ASSIGN(const auto samples, probe_volume(fs, clock, directory));
   KVPACK_TRY(judge_volume(directory, samples));
   KVPACK_TRY(state->listen());
+  KVPACK_TRY(state->listen_for_metrics());
   return std::unique_ptr<Receiver>(new Receiver(std::move(state)));
 }
 
@@ -234,9 +253,15 @@ SocketAddress Receiver::address() const {
   return {endpoint.address().to_string(), endpoint.port()};
 }
 
+std::optional<SocketAddress> Receiver::metrics_address() const {
+  if (!state_->metrics_endpoint.has_value()) return std::nullopt;
+  return state_->metrics_endpoint->address();
+}
+
 Status Receiver::run() {
   if (state_->stopping.load()) return success();
   state_->accept_next();
+  if (state_->metrics_endpoint.has_value()) state_->metrics_endpoint->start();
   state_->io.run();
   return success();
 }
@@ -247,8 +272,7 @@ void Receiver::stop() noexcept {
 }
 
 ReceiverCounters Receiver::counters() const {
-  const std::scoped_lock lock(state_->counters_mutex);
-  return state_->counters;
+  return state_->snapshot();
 }
 
 }  // namespace kvpack::net

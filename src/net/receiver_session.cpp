@@ -324,6 +324,7 @@ void ReceiverSession::end() noexcept {
   timer_.cancel();
   socket_.close(ignored);
   receipt_.phases.total_ns = now_ns() - accepted_ns_;
+  receipt_.ended_unix_ms = owner_->clock->wall_ms();
   if (std::exchange(has_turn_, false)) owner_->give_up_turn(*this);
   owner_->session_ended(*this, receipt_);
 }

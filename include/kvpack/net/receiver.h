@@ -45,7 +45,8 @@ struct AttemptPhases {
 /// What is known of one attempt. Holds no token, no key and no payload.
 struct AttemptReceipt {
   AttemptEnd end = AttemptEnd::kCommitted;
-  std::optional<Error> error;    ///< Absent when committed.
+  std::optional<Error> error;  ///< Absent when committed.
+  std::uint64_t ended_unix_ms = 0;
   std::string peer;              ///< `ip:port`
   std::string peer_leaf_sha256;  ///< Empty before the handshake was done.
   std::string transfer_id;       ///< Empty before a begin frame was read.
@@ -91,7 +92,8 @@ struct ReceiverCounters {
 /// run, so a peer that stalls holds up nobody, and the engine's sink is called by one thread.
 class Receiver {
  public:
-  /// Key, ledger, volume probe, socket, in this order; any failure refuses the whole receiver.
+  /// Key, ledger, volume probe, socket, socket of the metrics, in this order; any failure refuses the whole
+  /// receiver.
   /// @param schedule  the span schedule of the model, for delta transfers; may be empty, then those are
   /// refused
   /// @param host      must outlive the receiver
@@ -105,6 +107,8 @@ class Receiver {
 
   /// With the port that the system chose where the configuration says 0.
   SocketAddress address() const;
+  /// Where `GET /metrics` is answered, or nothing when the settings name no place.
+  std::optional<SocketAddress> metrics_address() const;
 
   /// Serves until stop. Admitted transfers are finished; everything else is closed.
   Status run();

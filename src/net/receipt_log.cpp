@@ -1,0 +1,71 @@
+#include "kvpack/net/receipt_log.h"
+
+namespace kvpack::net {
+
+namespace {
+
+Error refuse(std::string text) {
+  return fail(ErrorCode::kConfig, std::move(text));
+}
+
+/// What a person or another program put in the place is judged before it is opened.
+Result<std::unique_ptr<File>> open_existing(Directory& directory, const std::string& name) {
+  KVPACK_TRY_ASSIGN(const FileFacts named, directory.facts(name));
+  if (named.kind != FileKind::kRegular) return refuse("receipts must be a regular non-symlink file");
+  KVPACK_TRY_ASSIGN(std::unique_ptr<File> file, directory.open(name, OpenMode::kReadWrite));
+  KVPACK_TRY_ASSIGN(const FileFacts opened, file->facts());
+  if (!opened.is_private()) return refuse("receipts must have mode 0600 or stricter");
+  return file;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ReceiptLog>> ReceiptLog::open(FileSystem& fs, std::string_view path,
+                                                     ReceiverHost& inner) {
+  KVPACK_TRY_ASSIGN(Place place, open_place(fs, path));
+  std::unique_ptr<ReceiptLog> log(new ReceiptLog(std::move(place), inner));
+  KVPACK_TRY(log->open_file());
+  return log;
+}
+
+Status ReceiptLog::open_file() {
+  auto file = open_existing(*place_.directory, place_.name);
+  if (!file.has_value() && file.error().code == ErrorCode::kNotFound)
+    file = place_.directory->create(place_.name);
+  if (!file.has_value()) return std::move(file.error());
+  KVPACK_TRY_ASSIGN(const bool held, (*file)->try_lock(LockMode::kExclusive));
+  if (!held) return refuse("receipts are being written by another receiver");
+  KVPACK_TRY_ASSIGN(const FileFacts facts, (*file)->facts());
+  if (facts.size_bytes != 0) {
+    std::array<std::uint8_t, 1> last{};
+    KVPACK_TRY(read_exactly(**file, facts.size_bytes - 1, last));
+    if (last[0] != '\n') KVPACK_TRY(write_all(**file, facts.size_bytes, byte_view("\n")));
+  }
+  file_ = *std::move(file);
+  return success();
+}
+
+Status ReceiptLog::append(std::string line) {
+  const auto named = place_.directory->facts(place_.name);
+  if (file_ != nullptr) {
+    KVPACK_TRY_ASSIGN(const FileFacts ours, file_->facts());
+    if (!named.has_value() || !named->is_same_file(ours)) file_.reset();
+  }
+  if (file_ == nullptr) KVPACK_TRY(open_file());
+  // Its end may have moved: somebody may have emptied the file.
+  KVPACK_TRY_ASSIGN(const FileFacts facts, file_->facts());
+  line += '\n';
+  return write_all(*file_, facts.size_bytes, byte_view(line));
+}
+
+void ReceiptLog::ended(const AttemptReceipt& receipt) noexcept {
+  // A receiver does not stop because a line is lost, but somebody should hear of it. What is half written is
+  // ended when the file is opened the next time.
+  if (!append(receipt_json(receipt)).has_value()) {
+    file_.reset();
+    ++lost_;
+  }
+  inner_->ended(receipt);
+}
+
+}  // namespace kvpack::net
