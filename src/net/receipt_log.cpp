@@ -1,20 +1,18 @@
 #include "kvpack/net/receipt_log.h"
 
+#include "net/config_error.h"
+
 namespace kvpack::net {
 
 namespace {
 
-Error refuse(std::string text) {
-  return fail(ErrorCode::kConfig, std::move(text));
-}
-
 /// What a person or another program put in the place is judged before it is opened.
 Result<std::unique_ptr<File>> open_existing(Directory& directory, const std::string& name) {
   KVPACK_TRY_ASSIGN(const FileFacts named, directory.facts(name));
-  if (named.kind != FileKind::kRegular) return refuse("receipts must be a regular non-symlink file");
+  if (named.kind != FileKind::kRegular) return config_error("receipts must be a regular non-symlink file");
   KVPACK_TRY_ASSIGN(std::unique_ptr<File> file, directory.open(name, OpenMode::kReadWrite));
   KVPACK_TRY_ASSIGN(const FileFacts opened, file->facts());
-  if (!opened.is_private()) return refuse("receipts must have mode 0600 or stricter");
+  if (!opened.is_private()) return config_error("receipts must have mode 0600 or stricter");
   return file;
 }
 
@@ -34,7 +32,7 @@ Status ReceiptLog::open_file() {
     file = place_.directory->create(place_.name);
   if (!file.has_value()) return std::move(file.error());
   KVPACK_TRY_ASSIGN(const bool held, (*file)->try_lock(LockMode::kExclusive));
-  if (!held) return refuse("receipts are being written by another receiver");
+  if (!held) return config_error("receipts are being written by another receiver");
   KVPACK_TRY_ASSIGN(const FileFacts facts, (*file)->facts());
   if (facts.size_bytes != 0) {
     std::array<std::uint8_t, 1> last{};

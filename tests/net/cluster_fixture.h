@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <fstream>
 #include <mutex>
@@ -102,6 +103,10 @@ class RecordingHost final : public ReceiverHost {
     }
     return receipts_[index];
   }
+  std::size_t receipt_count() {
+    const std::scoped_lock lock(mutex_);
+    return receipts_.size();
+  }
   void wait_for_admission() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(30), [&] { return !admitted_.empty(); });
@@ -157,6 +162,23 @@ class MemorySource final : public SegmentSource {
   Bytes payload_;
 };
 
+// The system's clock, which can be held: how long a busy machine takes for a volume probe is no matter of
+// these tests.
+class PatientClock final : public Clock {
+ public:
+  std::uint64_t wall_ms() const override { return system_.wall_ms(); }
+  std::uint64_t monotonic_ns() const override {
+    const std::uint64_t held = held_ns_.load();
+    return held != 0 ? held : system_.monotonic_ns();
+  }
+  void hold() { held_ns_ = system_.monotonic_ns(); }
+  void go_on() { held_ns_ = 0; }
+
+ private:
+  SystemClock system_;
+  std::atomic<std::uint64_t> held_ns_{0};
+};
+
 class Cluster : public ::testing::Test {
  protected:
   Cluster() : authority_(folder_, "house") {
@@ -205,8 +227,14 @@ class Cluster : public ::testing::Test {
   }
   ~Cluster() override { stop(); }
 
-  void start() {
+  Result<std::unique_ptr<Receiver>> bind() {
+    clock_.hold();
     auto receiver = Receiver::bind(fs_, clock_, receiver_config_, settings_, muse::span_schedule, host_);
+    clock_.go_on();
+    return receiver;
+  }
+  void start() {
+    auto receiver = bind();
     ASSERT_TRUE(receiver.has_value()) << receiver.error().verdict();
     receiver_ = *std::move(receiver);
     producer_config_.receiver = {"127.0.0.1", receiver_->address().port};
@@ -230,7 +258,7 @@ class Cluster : public ::testing::Test {
   }
 
   SystemFileSystem fs_;
-  SystemClock clock_;
+  PatientClock clock_;
   kvpack::testing::TempDirectory folder_;
   Authority authority_;
   ReceiverConfig receiver_config_;

@@ -85,7 +85,7 @@ TEST(ReceiverMetrics, PhasesFallIntoCumulativeBuckets) {
   EXPECT_EQ(bucket("reserve", "300"), "2");
   EXPECT_EQ(bucket("reserve", "+Inf"), "3");
   EXPECT_EQ(value_of(page, "kvpack_receiver_phase_seconds_count{phase=\"reserve\"}"), "3");
-  EXPECT_EQ(value_of(page, "kvpack_receiver_phase_seconds_sum{phase=\"reserve\"}"), "1000.000200000");
+  EXPECT_EQ(value_of(page, "kvpack_receiver_phase_seconds_sum{phase=\"reserve\"}"), "1000.0002");
   // Not reached is not short.
   EXPECT_EQ(bucket("commit", "+Inf"), "0");
   receipt.phases.reserve_ns = ~std::uint64_t{0};
@@ -120,7 +120,7 @@ class Scrape : public Cluster {
  protected:
   void start_with_metrics() {
     settings_.metrics_listen = SocketAddress{"127.0.0.1", 0};
-    start();
+    ASSERT_NO_FATAL_FAILURE(start());
     ASSERT_TRUE(receiver_->metrics_address().has_value());
     endpoint_ = {asio::ip::make_address("127.0.0.1"), receiver_->metrics_address()->port};
   }
@@ -144,7 +144,7 @@ class Scrape : public Cluster {
 };
 
 TEST_F(Scrape, TheNumbersFollowTheTransfers) {
-  start_with_metrics();
+  ASSERT_NO_FATAL_FAILURE(start_with_metrics());
   EXPECT_EQ(outcome(), "acknowledged");
   std::filesystem::remove(producer_config_.generation_ledger);
   EXPECT_EQ(outcome(), "replay:replayed or stale generation");
@@ -164,7 +164,7 @@ TEST_F(Scrape, TheNumbersFollowTheTransfers) {
 }
 
 TEST_F(Scrape, NothingElseIsServed) {
-  start_with_metrics();
+  ASSERT_NO_FATAL_FAILURE(start_with_metrics());
   EXPECT_THAT(ask("GET / HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.0 404 Not Found\r\n"));
   EXPECT_THAT(ask("GET /metrics/../etc HTTP/1.0\n\n"), StartsWith("HTTP/1.0 404 Not Found\r\n"));
   EXPECT_THAT(ask("POST /metrics HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.0 405 Method Not Allowed\r\n"));
@@ -175,7 +175,7 @@ TEST_F(Scrape, NothingElseIsServed) {
 }
 
 TEST_F(Scrape, ARequestWithoutEndIsClosedUnanswered) {
-  start_with_metrics();
+  ASSERT_NO_FATAL_FAILURE(start_with_metrics());
   EXPECT_EQ(ask(std::string(MetricsEndpoint::kMaxRequestBytes + 1, 'x')), "");
   EXPECT_EQ(ask("GET /metrics HTTP/1.1\r\nX: " + std::string(1U << 20, 'y')), "");
   EXPECT_THAT(ask("GET /metrics HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.0 200 OK\r\n"));
@@ -183,7 +183,7 @@ TEST_F(Scrape, ARequestWithoutEndIsClosedUnanswered) {
 }
 
 TEST_F(Scrape, SilentConnectionsAreFewAndHoldUpNobody) {
-  start_with_metrics();
+  ASSERT_NO_FATAL_FAILURE(start_with_metrics());
   std::vector<asio::ip::tcp::socket> silent;
   for (std::size_t i = 0; i <= MetricsEndpoint::kMaxConnections; ++i) {
     silent.emplace_back(io_);
@@ -200,10 +200,10 @@ TEST_F(Scrape, ThereIsNoEndpointUnlessAskedFor) {
   start();
   EXPECT_FALSE(receiver_->metrics_address().has_value());
   stop();
-  start_with_metrics();
+  ASSERT_NO_FATAL_FAILURE(start_with_metrics());
   settings_.metrics_listen = receiver_->metrics_address();
   receiver_config_.replay_ledger = folder_.path("other.json");
-  const auto second = Receiver::bind(fs_, clock_, receiver_config_, settings_, muse::span_schedule, host_);
+  const auto second = bind();
   ASSERT_FALSE(second.has_value());
   EXPECT_THAT(second.error().verdict(), StartsWith("io:bind " + settings_.metrics_listen->text() + ": "));
 }

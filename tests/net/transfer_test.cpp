@@ -275,8 +275,7 @@ TEST_F(Cluster, TransfersWaitForTheirTurn) {
 
 TEST_F(Cluster, AReceiverWithABadKeyOrLedgerDoesNotStart) {
   const auto refusal = [&] {
-    const auto receiver =
-        Receiver::bind(fs_, clock_, receiver_config_, settings_, muse::span_schedule, host_);
+    const auto receiver = bind();
     return receiver.has_value() ? "started" : receiver.error().verdict();
   };
   std::filesystem::permissions(receiver_config_.hmac_key_file, std::filesystem::perms::group_read,
