@@ -48,7 +48,6 @@ TEST(MuseDurableThreads, SaveAndRestoreBesideEachOther) {
   const auto cache = DurableCache::create(*store, testing::test_config(), testing::test_identity());
   ASSERT_EQ(verdict(cache), "ok");
   std::array<std::string, kThreads> results{};
-  std::mutex retries;
   {
     std::vector<std::jthread> threads;
     for (std::uint32_t i = 0; i < kThreads; ++i)
