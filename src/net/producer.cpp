@@ -87,8 +87,11 @@ class Transmission {
       KVPACK_TRY_ASSIGN(const Bytes head, sender_->add_segment(segment->shape, segment->payload));
       if (receipt_->first_segment_sent_unix_ns == 0)
         receipt_->first_segment_sent_unix_ns = clock_->wall_ms() * kNsInMs;
+      // An abort frame inside a payload would be taken for part of it.
+      may_abort_ = false;
       KVPACK_TRY(put(head));
       for (const ByteSpan piece : segment->payload) KVPACK_TRY(put_payload(piece));
+      may_abort_ = true;
     }
     KVPACK_TRY_ASSIGN(const Bytes seal, sender_->finish());
     KVPACK_TRY(put(seal));

@@ -58,6 +58,7 @@ struct Receiver::State final : SessionOwner {
   ReceiverConfig own_config;
   ReceiverSettings own_settings;
   handoff::SpanSchedule schedule;
+  handoff::RequestExpectations enrolled_request;
   std::vector<LoadedKey> keys;
   std::unique_ptr<ReplayLedgerFile> own_ledger;
   std::uint64_t started_unix_ms = 0;
@@ -111,6 +112,22 @@ struct Receiver::State final : SessionOwner {
     return counters;
   }
 
+  /// What one transfer may hold: its part of the limit, without the two segments that are on their way.
+  std::uint64_t transfer_bytes() const noexcept {
+    const std::uint64_t part = own_settings.memory_limit_bytes / own_settings.max_transfers;
+    const std::uint64_t segments = 2 * own_settings.max_segment_bytes;
+    return part > segments ? part - segments : 0;
+  }
+
+  /// What every transfer must state, whoever admits it.
+  void enroll() {
+    enrolled_request.identity = own_config.identity;
+    enrolled_request.max_context_tokens = std::numeric_limits<std::uint64_t>::max();
+    enrolled_request.target_identity_sha256 = own_config.target_cache_identity_sha256;
+    enrolled_request.dflash_identity_sha256 = own_config.dflash_identity_sha256;
+    enrolled = &enrolled_request;
+  }
+
   handoff::ReceivePolicy policy() const {
     handoff::ReceivePolicy out;
     for (const LoadedKey& key : keys) out.keys.push_back({key.key_id, key.minimum_epoch, &key.key});
@@ -118,7 +135,7 @@ struct Receiver::State final : SessionOwner {
                                    .max_lifetime_ms = own_settings.max_lifetime_ms,
                                    .started_unix_ms = started_unix_ms};
     out.max_segments = own_settings.max_segments;
-    out.max_total_bytes = own_settings.memory_limit_bytes;
+    out.max_total_bytes = transfer_bytes();
     out.frame_limits.max_payload_bytes = own_settings.max_segment_bytes;
     out.schedule = schedule;
     return out;
@@ -230,6 +247,9 @@ Result<std::unique_ptr<Receiver>> Receiver::bind(FileSystem& fs, const Clock& cl
   state->config = &state->own_config;
   state->settings = &state->own_settings;
   state->host = &host;
+  state->enroll();
+  if (state->transfer_bytes() == 0)
+    return fail(ErrorCode::kConfig, "receiver settings: memory_limit_bytes leaves no room for a transfer");
   KVPACK_TRY(state->load_keys());
   const std::string& path = state->own_config.replay_ledger;
   // Nothing created before this moment is accepted, whatever the ledger has forgotten.

@@ -10,6 +10,8 @@ constexpr std::uint64_t kMinBeginWaitMs = 250;
 constexpr std::uint64_t kLingerMs = 2'000;
 /// So that one busy connection lets the others have their say.
 constexpr std::size_t kReadBudgetBytes = 4U << 20;
+constexpr std::size_t kLeastCharge = 4096;
+constexpr std::size_t kMaxReceiptTextBytes = 512;
 constexpr std::size_t kDropBufferBytes = 16'384;
 
 Error timed_out(std::string_view what) {
@@ -30,8 +32,8 @@ ReceiverSession::ReceiverSession(SessionOwner& owner, asio::ip::tcp::socket sock
     : owner_(&owner),
       socket_(std::move(socket)),
       timer_(socket_.get_executor()),
-      loop_(std::move(policy)),
       ledger_(*owner.ledger, *owner.clock, receipt_.phases),
+      loop_(std::move(policy)),
       accepted_ns_(owner.clock->monotonic_ns()) {
   receipt_.peer = peer_text(socket_);
 }
@@ -155,7 +157,8 @@ std::optional<TlsIo> ReceiverSession::read_some() {
       return std::nullopt;
     }
     if (*io != TlsIo::kDone) return *io;
-    budget -= n;
+    // Tiny records cost as much as larger ones.
+    budget -= std::min(budget, std::max(n, kLeastCharge));
     auto step = loop_.advance(n);
     note_progress();
     if (!step.has_value()) {
@@ -192,6 +195,7 @@ void ReceiverSession::take_step(handoff::ReceiveStep step) {
   // Only after validation is it known to be a short text; before, it goes into no receipt.
   if (begin.transfer_id.size() <= handoff::kMaxTransferIdBytes) receipt_.transfer_id = begin.transfer_id;
   receipt_.generation = begin.generation;
+  begin_wall_ms_ = owner_->clock->wall_ms();
   receipt_.phases.accept_ns = now_ns() - accepted_ns_;
   transfer_deadline_ns_ = in_ms(owner_->settings->max_transfer_ms);
   phase_ = Phase::kWaiting;
@@ -208,7 +212,8 @@ void ReceiverSession::start_transfer() {
   auto admission = owner_->host->admit(*loop_.begin());
   if (!admission.has_value()) return fail_transfer(std::move(admission.error()));
   sink_.emplace(*admission->sink, *owner_->clock, receipt_.phases);
-  auto accepted = loop_.accept_begin(owner_->clock->wall_ms(), *sink_, &ledger_, admission->expected);
+  auto accepted = loop_.accept_begin(begin_wall_ms_, *sink_, &ledger_,
+                                     admission->expected == nullptr ? owner_->enrolled : admission->expected);
   if (!accepted.has_value()) return fail_transfer(std::move(accepted.error()));
   note_progress();
   wait_for_room();
@@ -252,6 +257,9 @@ void ReceiverSession::fail_with(Error error, AttemptEnd attempt_end) {
   loop_.abort(error);
   receipt_.end = attempt_end;
   receipt_.error = error;
+  // The producer may have chosen it.
+  std::string& text = receipt_.error->message;
+  text.resize(utf8_prefix(text, kMaxReceiptTextBytes).size());
   if (!may_refuse) return end();
   auto frame = handoff::encode_refusal_frame(handoff::make_refusal(error, loop_.failed_in_engine()));
   if (!frame.has_value()) return end();
@@ -319,6 +327,8 @@ void ReceiverSession::stop() {
 
 void ReceiverSession::end() noexcept {
   if (phase_ == Phase::kOver) return;
+  if (phase_ == Phase::kReply && receipt_.end == AttemptEnd::kCommitted)
+    receipt_.error = fail(ErrorCode::kIo, "handoff ACK failed after commit");
   phase_ = Phase::kOver;
   asio::error_code ignored;
   timer_.cancel();

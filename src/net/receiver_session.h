@@ -32,6 +32,7 @@ class SessionOwner {
   const ReceiverSettings* settings = nullptr;
   handoff::ReplayLedger* ledger = nullptr;
   ReceiverHost* host = nullptr;
+  const handoff::RequestExpectations* enrolled = nullptr;  // for an admission that expects nothing of its own
 };
 
 class ReceiverSession final : public std::enable_shared_from_this<ReceiverSession> {
@@ -86,12 +87,13 @@ class ReceiverSession final : public std::enable_shared_from_this<ReceiverSessio
   asio::ip::tcp::socket socket_;
   asio::steady_timer timer_;
   std::optional<TlsConnection> tls_;
-  handoff::ReceiveLoop loop_;
   AttemptReceipt receipt_;
   TimedLedger ledger_;
   std::optional<TimedSink> sink_;
+  handoff::ReceiveLoop loop_;  // Behind its sink and ledger: it may abort the sink when it dies.
   Phase phase_ = Phase::kHandshake;
   std::uint64_t accepted_ns_;
+  std::uint64_t begin_wall_ms_ = 0;  // when the begin frame was complete
   std::uint64_t admitted_ns_ = 0;
   std::uint64_t frame_started_ns_ = 0;  // 0 between frames
   std::uint64_t deadline_ns_ = 0;

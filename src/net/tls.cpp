@@ -108,6 +108,8 @@ Status check_pins(const std::set<std::string>& pins) {
 Status trust_peers(SSL_CTX* context, FileSystem& fs, const std::string& path) {
   KVPACK_TRY_ASSIGN(const auto anchors, read_certificates(fs, path));
   X509_STORE* store = SSL_CTX_get_cert_store(context);
+  // Every certificate of the bundle is an anchor, an intermediate one too.
+  X509_STORE_set_flags(store, X509_V_FLAG_PARTIAL_CHAIN);
   std::size_t added = 0;
   for (const Certificate& anchor : anchors) {
     // Whether it may sign at all; a leaf is no anchor.
@@ -147,6 +149,10 @@ Result<Context> make_context(FileSystem& fs, const TlsFiles& files, bool is_serv
   SSL_CTX_set_max_early_data(raw, 0);
   SSL_CTX_set_mode(
       raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+  // Records that carry nothing are not read on behind the caller's back.
+  SSL_CTX_clear_mode(raw, SSL_MODE_AUTO_RETRY);
+  // The usual ones: larger groups cost the other end a hundredfold before anybody is known.
+  if (SSL_CTX_set1_groups_list(raw, "X25519:P-256:P-384") != 1) return tls_error(openssl_error());
   SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   KVPACK_TRY(trust_peers(raw, fs, files.peer_ca));
   KVPACK_TRY(use_chain(raw, fs, files.certificate_chain));
@@ -172,6 +178,9 @@ Status expect_server_name(SSL* connection, const std::string& name) {
   const bool is_ip =
       name.find(':') != std::string::npos || name.find_first_not_of("0123456789.") == std::string::npos;
   X509_VERIFY_PARAM* param = SSL_get0_param(connection);
+  // The name must be an alternative name; a subject is text for people.
+  X509_VERIFY_PARAM_set_hostflags(param,
+                                  X509_CHECK_FLAG_NEVER_CHECK_SUBJECT | X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
   const int done = is_ip ? X509_VERIFY_PARAM_set1_ip_asc(param, name.c_str())
                          : (SSL_set_tlsext_host_name(connection, name.c_str()) == 1 &&
                             SSL_set1_host(connection, name.c_str()) == 1);

@@ -116,7 +116,8 @@ Result<Request> read_request(std::string_view pem) {
   ERR_clear_error();
   if (pem.size() > kMaxRequestBytes) return config_error("certificate request is malformed");
   const MemoryBio bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-  Request request(bio == nullptr ? nullptr : PEM_read_bio_X509_REQ(bio.get(), nullptr, nullptr, nullptr));
+  Request request(bio == nullptr ? nullptr
+                                 : PEM_read_bio_X509_REQ(bio.get(), nullptr, no_passphrase, nullptr));
   ERR_clear_error();
   if (request == nullptr) return config_error("certificate request is malformed");
   EVP_PKEY* key = X509_REQ_get0_pubkey(request.get());

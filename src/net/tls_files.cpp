@@ -17,16 +17,15 @@ MemoryBio view_bytes(ByteSpan bytes) {
   return MemoryBio(BIO_new_mem_buf(bytes.data(), static_cast<int>(bytes.size())));
 }
 
-/// A key is never asked for on a terminal.
-int no_passphrase(char*, int, int, void*) {
-  return -1;
-}
-
 bool is_key_size(std::uint64_t size) {
   return size >= 1 && size <= kMaxPemBytes;
 }
 
 }  // namespace
+
+int no_passphrase(char*, int, int, void*) {
+  return -1;
+}
 
 std::string openssl_error() {
   const unsigned long code = ERR_peek_error();

@@ -32,6 +32,9 @@ Result<PrivateKey> read_private_key(FileSystem& fs, std::string_view path);
 // is empty: {path}`
 Result<std::vector<Certificate>> read_certificates(FileSystem& fs, const std::string& path);
 
+// For OpenSSL's readers of PEM: nothing is ever asked for on a terminal.
+int no_passphrase(char*, int, int, void*);
+
 // What OpenSSL's queue of errors says first, and empties it.
 std::string openssl_error();
 

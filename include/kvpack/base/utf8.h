@@ -1,6 +1,7 @@
 /// UTF-8 as RFC 3629 defines it: names and texts of every format are judged by this one function.
 #pragma once
 
+#include <algorithm>
 #include <string_view>
 
 #include "kvpack/base/bytes.h"
@@ -38,6 +39,14 @@ inline bool is_utf8(std::string_view text) noexcept {
     }
   }
   return true;
+}
+
+/// The longest front of at most `max_bytes` that does not end inside a character. @pre text is UTF-8
+inline std::string_view utf8_prefix(std::string_view text, std::size_t max_bytes) noexcept {
+  std::size_t length = std::min(text.size(), max_bytes);
+  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xc0) == 0x80)
+    --length;
+  return text.substr(0, length);
 }
 
 }  // namespace kvpack

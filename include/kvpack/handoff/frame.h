@@ -483,12 +483,7 @@ inline RefusalFrame make_refusal(const Error& error, bool from_sink) {
   const std::string_view category = from_sink ? "Install" : detail::refusal_category(error.code);
   RefusalFrame out{.category = std::string(category), .retry = detail::refusal_retry(category), .text = {}};
   if (detail::names_no_text(category) || !is_utf8(error.message)) return out;
-  std::size_t length = std::min(error.message.size(), kMaxRefusalTextBytes);
-  // Never through the middle of a character.
-  while (length > 0 && length < error.message.size() &&
-         (static_cast<unsigned char>(error.message[length]) & 0xc0) == 0x80)
-    --length;
-  out.text = error.message.substr(0, length);
+  out.text = utf8_prefix(error.message, kMaxRefusalTextBytes);
   return out;
 }
 

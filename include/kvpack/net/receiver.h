@@ -61,8 +61,9 @@ std::string receipt_json(const AttemptReceipt& receipt);
 
 /// What a transfer is installed into.
 struct Admission {
-  handoff::Sink* sink = nullptr;                           ///< Lives until the receipt of the attempt.
-  const handoff::RequestExpectations* expected = nullptr;  ///< The same; null: any request.
+  handoff::Sink* sink = nullptr;  ///< Lives until the receipt of the attempt.
+  const handoff::RequestExpectations* expected =
+      nullptr;  ///< The same; null: any prompt under the enrolled identity.
 };
 
 /// The embedding program's side. Calls come from the thread that runs the receiver.
@@ -112,7 +113,7 @@ class Receiver {
 
   /// Serves until stop. Admitted transfers are finished; everything else is closed.
   Status run();
-  /// From any thread or a signal handler of the embedding program's own making; may come before run.
+  /// From any thread, but not from a signal handler; may come before run.
   void stop() noexcept;
 
   ReceiverCounters counters() const;
