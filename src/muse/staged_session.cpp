@@ -55,6 +55,16 @@ Result<std::vector<LayerSnapshot>> layer_snapshots(const SortedPlanes& sorted) {
   return layers;
 }
 
+Result<CacheSnapshot> make_snapshot(const SortedPlanes& sorted, std::span<const std::uint32_t> tokens) {
+  CacheSnapshot snapshot{.position = tokens.size(),
+                         .tokens = std::vector<std::uint32_t>(tokens.begin(), tokens.end()),
+                         .elements_per_token = kRowElements};
+  KVPACK_TRY_ASSIGN(snapshot.layers, layer_snapshots(sorted));
+  if (const Status valid = validate_snapshot(snapshot); !valid.has_value())
+    return snapshot_mismatch(valid.error().message);
+  return snapshot;
+}
+
 Result<std::vector<float>> read_logits(const StagedPlane* plane, std::uint64_t vocabulary) {
   if (plane == nullptr) return snapshot_mismatch("restore is missing authenticated exact-final logits");
   if (plane->bytes.size() % sizeof(float) != 0 || plane->bytes.size() / sizeof(float) != vocabulary)
@@ -127,14 +137,17 @@ Result<ExactSession> StagedSession::assemble(std::span<const std::uint32_t> toke
   abort_restore();
   KVPACK_TRY_ASSIGN(const SortedPlanes sorted, sort_planes(planes));
   ExactSession session;
-  session.snapshot.position = tokens.size();
-  session.snapshot.tokens.assign(tokens.begin(), tokens.end());
-  session.snapshot.elements_per_token = kRowElements;
-  KVPACK_TRY_ASSIGN(session.snapshot.layers, layer_snapshots(sorted));
-  if (const Status valid = validate_snapshot(session.snapshot); !valid.has_value())
-    return snapshot_mismatch(valid.error().message);
+  KVPACK_TRY_ASSIGN(session.snapshot, make_snapshot(sorted, tokens));
   KVPACK_TRY_ASSIGN(session.logits, read_logits(sorted.logits, vocabulary));
   return session;
+}
+
+Result<CacheSnapshot> StagedSession::assemble_snapshot(std::span<const std::uint32_t> tokens) {
+  if (!committed_) return snapshot_mismatch("Muse restore shadow was not committed");
+  std::vector<StagedPlane> planes = std::move(planes_);
+  abort_restore();
+  KVPACK_TRY_ASSIGN(const SortedPlanes sorted, sort_planes(planes));
+  return make_snapshot(sorted, tokens);
 }
 
 }  // namespace kvpack::muse

@@ -14,6 +14,9 @@ namespace {
 
 constexpr int kReceiveBufferBytes = 8'388'608;
 constexpr std::size_t kInputBytes = 16'384;
+constexpr std::uint64_t kNsPerMs = 1'000'000;
+/// How long a stop that nobody else tells of may go unnoticed.
+constexpr std::uint64_t kStopLookMs = 100;
 
 Error io_error(const std::string& text) {
   return fail(ErrorCode::kIo, "I/O: " + text);
@@ -27,8 +30,13 @@ std::uint64_t left_ns(const Clock& clock, std::uint64_t deadline_ns) {
   return deadline_ns > now ? deadline_ns - now : 0;
 }
 
+Error cancelled() {
+  return fail(ErrorCode::kCancelled, "operation was cancelled");
+}
+
 /// The first of the peer's addresses that answers.
-Result<asio::ip::tcp::socket> connect(asio::io_context& io, const HostPort& peer, std::uint64_t wait_ns) {
+Result<asio::ip::tcp::socket> connect(asio::io_context& io, const Clock& clock, const HostPort& peer,
+                                      std::uint64_t deadline_ns, const std::stop_token& stop) {
   asio::error_code error;
   asio::ip::tcp::resolver resolver(io);
   const auto addresses = resolver.resolve(peer.host, std::to_string(peer.port), error);
@@ -38,13 +46,16 @@ Result<asio::ip::tcp::socket> connect(asio::io_context& io, const HostPort& peer
   asio::async_connect(socket, addresses, [&](const asio::error_code& done, const asio::ip::tcp::endpoint&) {
     connected = done;
   });
-  io.run_for(std::chrono::nanoseconds(wait_ns));
+  for (std::uint64_t rest_ns = left_ns(clock, deadline_ns);
+       connected == asio::error::would_block && rest_ns != 0 && !stop.stop_requested();
+       rest_ns = left_ns(clock, deadline_ns))
+    io.run_for(std::chrono::nanoseconds(std::min(rest_ns, kStopLookMs * kNsPerMs)));
   if (connected == asio::error::would_block) {
     socket.close(error);
     // Lets the handler see its end before what it refers to goes.
     io.restart();
     io.run();
-    return timed_out();
+    return stop.stop_requested() ? cancelled() : timed_out();
   }
   if (connected) return io_error(peer.host + ": " + connected.message());
   return socket;
@@ -54,16 +65,16 @@ Result<asio::ip::tcp::socket> connect(asio::io_context& io, const HostPort& peer
 
 Result<ClientConnection> ClientConnection::open(FileSystem& fs, const Clock& clock, const HostPort& peer,
                                                 const TlsFiles& files, TlsPeer expected,
-                                                std::uint64_t deadline_ns) {
+                                                std::uint64_t deadline_ns, std::stop_token stop) {
   auto io = std::make_unique<asio::io_context>(1);
-  KVPACK_TRY_ASSIGN(asio::ip::tcp::socket socket, connect(*io, peer, left_ns(clock, deadline_ns)));
+  KVPACK_TRY_ASSIGN(asio::ip::tcp::socket socket, connect(*io, clock, peer, deadline_ns, stop));
   asio::error_code error;
   socket.set_option(asio::ip::tcp::no_delay(true), error);
   if (!error) socket.non_blocking(true, error);
   if (error) return io_error(error.message());
   // A wish. The send buffer is left to the system, which grows it as the path needs.
   socket.set_option(asio::socket_base::receive_buffer_size(kReceiveBufferBytes), error);
-  ClientConnection out(clock, std::move(io), std::move(socket), deadline_ns);
+  ClientConnection out(clock, std::move(io), std::move(socket), deadline_ns, std::move(stop));
   KVPACK_TRY_ASSIGN(TlsConnection tls,
                     TlsConnection::client(fs, files, std::move(expected), out.socket_.native_handle()));
   out.tls_.emplace(std::move(tls));
@@ -91,15 +102,16 @@ Status ClientConnection::pin_pacing(std::uint64_t bytes_per_second) {
 
 /// @param also_readable  come back as well when there is something to read
 Status ClientConnection::wait(TlsIo io, bool also_readable) {
-  constexpr std::uint64_t kNsPerMs = 1'000'000;
   constexpr std::uint64_t kMaxWaitMs = 60'000;
+  const std::uint64_t look_ms = stop_.stop_possible() ? kStopLookMs : kMaxWaitMs;
   pollfd poll_descriptor{socket_.native_handle(), 0, 0};
   if (io == TlsIo::kWantRead || also_readable) poll_descriptor.events |= POLLIN;
   if (io == TlsIo::kWantWrite) poll_descriptor.events |= POLLOUT;
   for (;;) {
+    if (stop_.stop_requested()) return cancelled();
     const std::uint64_t rest_ns = left_ns(*clock_, deadline_ns_);
     if (rest_ns == 0) return timed_out();
-    const int wait_ms = static_cast<int>(std::min(kMaxWaitMs, rest_ns / kNsPerMs + 1));
+    const int wait_ms = static_cast<int>(std::min(look_ms, rest_ns / kNsPerMs + 1));
     const int ready = ::poll(&poll_descriptor, 1, wait_ms);
     if (ready > 0) return success();
     if (ready < 0 && errno != EINTR) return io_error("poll failed");

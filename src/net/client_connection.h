@@ -3,6 +3,7 @@
 
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
+#include <stop_token>
 
 #include "kvpack/base/clock.h"
 #include "kvpack/net/socket_address.h"
@@ -13,10 +14,11 @@ namespace kvpack::net {
 class ClientConnection {
  public:
   // Resolves, connects and shakes hands. @param deadline_ns  of the monotonic clock, for this and all later
-  // calls
-  // @error kTimeout kIo, and those of TlsConnection
+  // calls. @param stop  ends whatever waits
+  // @error kTimeout kIo kCancelled, and those of TlsConnection
   static Result<ClientConnection> open(FileSystem& fs, const Clock& clock, const HostPort& peer,
-                                       const TlsFiles& files, TlsPeer expected, std::uint64_t deadline_ns);
+                                       const TlsFiles& files, TlsPeer expected, std::uint64_t deadline_ns,
+                                       std::stop_token stop = {});
 
   // Before anything is written: the system sends at most this fast. Only where the system can. @error kConfig
   // `GX10 handoff TCP pacing could not be pinned`
@@ -36,8 +38,12 @@ class ClientConnection {
 
  private:
   ClientConnection(const Clock& clock, std::unique_ptr<asio::io_context> io, asio::ip::tcp::socket socket,
-                   std::uint64_t deadline_ns)
-      : clock_(&clock), io_(std::move(io)), socket_(std::move(socket)), deadline_ns_(deadline_ns) {}
+                   std::uint64_t deadline_ns, std::stop_token stop)
+      : clock_(&clock),
+        io_(std::move(io)),
+        socket_(std::move(socket)),
+        deadline_ns_(deadline_ns),
+        stop_(std::move(stop)) {}
   Status wait(TlsIo io, bool also_readable = false);
 
   const Clock* clock_;
@@ -45,6 +51,7 @@ class ClientConnection {
   asio::ip::tcp::socket socket_;
   std::optional<TlsConnection> tls_;
   std::uint64_t deadline_ns_;
+  std::stop_token stop_;
 };
 
 }  // namespace kvpack::net

@@ -82,6 +82,7 @@ class Transmission {
   Status send_all(SegmentSource& source) {
     KVPACK_TRY(put(sender_->begin_frame()));
     for (;;) {
+      if (options_->stop.stop_requested()) return fail(ErrorCode::kCancelled, "operation was cancelled");
       KVPACK_TRY_ASSIGN(const auto segment, source.next());
       if (!segment.has_value()) break;
       KVPACK_TRY_ASSIGN(const Bytes head, sender_->add_segment(segment->shape, segment->payload));
@@ -202,7 +203,7 @@ Result<SendReceipt> send_handoff(FileSystem& fs, const Clock& clock, const Produ
   KVPACK_TRY_ASSIGN(ClientConnection connection,
                     ClientConnection::open(fs, clock, config.receiver,
                                            {config.certificate_chain, config.private_key, config.peer_ca},
-                                           std::move(peer), deadline_ns));
+                                           std::move(peer), deadline_ns, options.stop));
   if (config.pacing_bytes_per_second != 0) KVPACK_TRY(connection.pin_pacing(config.pacing_bytes_per_second));
   // After the handshake: an attempt that reaches nobody takes no number.
   KVPACK_TRY_ASSIGN(const std::uint64_t generation, allocate_generation(fs, config.generation_ledger));

@@ -211,6 +211,7 @@ void ReceiverSession::start_transfer() {
   admitted_ns_ = now_ns();
   auto admission = owner_->host->admit(*loop_.begin());
   if (!admission.has_value()) return fail_transfer(std::move(admission.error()));
+  receipt_.sink = admission->sink;
   sink_.emplace(*admission->sink, *owner_->clock, receipt_.phases);
   auto accepted = loop_.accept_begin(begin_wall_ms_, *sink_, &ledger_,
                                      admission->expected == nullptr ? owner_->enrolled : admission->expected);

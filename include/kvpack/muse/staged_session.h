@@ -61,6 +61,8 @@ class StagedSession final : public RestoreSink {
   ///        of range; K or V missing; ranges that disagree; validate_snapshot; logits missing, of a wrong
   ///        size, or not finite (docs/muse-durable.md §Restore)
   Result<ExactSession> assemble(std::span<const std::uint32_t> tokens, std::uint64_t vocabulary);
+  /// The same of the planes alone: logits may be there and are dropped.
+  Result<CacheSnapshot> assemble_snapshot(std::span<const std::uint32_t> tokens);
 
  private:
   Check check_;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <stop_token>
 
 #include "kvpack/base/clock.h"
 #include "kvpack/base/fs.h"
@@ -38,6 +39,7 @@ struct SendOptions {
   bool refusals = true;  ///< Offer to take a refusal frame.
   /// Payload bytes sent so far. An error ends the transfer with an abort frame.
   std::function<Status(std::uint64_t)> progress{};
+  std::stop_token stop{};  ///< Ends the transfer, with an abort frame where one can still be sent.
 };
 
 struct SendReceipt {
@@ -59,7 +61,7 @@ std::string receipt_json(const SendReceipt& receipt);
 /// refusal of the receiver is looked for between and during writes and ends the transfer at once. Every
 /// attempt takes a generation of its own; one whose acknowledgement was lost may have been committed, and its
 /// number is never used again.
-/// @error kTimeout  the whole took longer than the configuration allows
+/// @error kTimeout  the whole took longer than the configuration allows; kCancelled `operation was cancelled`
 /// @error kReplay kValidation kBusy ...  the receiver refused: its category and text
 /// @error kIo kTls kAlpn kLeafPin kConfig  of the connection; kIo `receiver closed the connection without an
 /// answer`

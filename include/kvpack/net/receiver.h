@@ -54,6 +54,7 @@ struct AttemptReceipt {
   std::uint32_t installed_segments = 0;
   std::uint64_t installed_bytes = 0;
   bool refusal_sent = false;
+  const handoff::Sink* sink = nullptr;  ///< What admit has given for it; null when it was not asked.
   AttemptPhases phases;
 };
 /// One line of canonical JSON without a line end.

@@ -1,0 +1,260 @@
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "cli/cluster_command.h"
+#include "cli/signal_watch.h"
+#include "cli/store_receiver.h"
+#include "kvpack/muse/span_schedule.h"
+
+namespace kvpack::cli {
+
+namespace {
+
+struct ReceiveOptions {
+  std::string config_file;
+  std::string settings_file;
+  ClusterStoreArguments store;
+  std::string tokens_file;
+  bool inbox = false;
+  bool once = false;
+  std::optional<std::uint64_t> count;
+};
+
+/// Everything that is read before a socket is opened.
+struct Receiving {
+  net::ReceiverConfig config;
+  net::ReceiverSettings settings;
+  muse::TargetModel model;
+  StoreReceiverTerms terms;
+  std::uint64_t wait_ms = 0;  ///< Of an armed request; 0: for ever.
+};
+
+Result<StoreReceiverTerms> read_terms(FileSystem& fs, const ReceiveOptions& options) {
+  if (options.inbox == !options.tokens_file.empty())
+    return usage_error("receive wants either --tokens or --inbox");
+  if (options.count == std::uint64_t{0}) return usage_error("--count begins at 1");
+  if (options.once && options.count) return usage_error("--once and --count exclude each other");
+  StoreReceiverTerms terms;
+  terms.count = options.once ? std::uint64_t{1} : options.count;
+  if (options.inbox) return terms;
+  if (options.count) return usage_error("--count goes with --inbox: --tokens arms one request");
+  KVPACK_TRY_ASSIGN(const std::vector<std::uint32_t> request, read_tokens_file(fs, options.tokens_file));
+  KVPACK_TRY_ASSIGN(terms.prompt, handoff::prompt_of_request(request));
+  terms.count = 1;
+  return terms;
+}
+
+Result<Receiving> prepare(FileSystem& fs, const ReceiveOptions& options) {
+  KVPACK_TRY_ASSIGN(StoreReceiverTerms terms, read_terms(fs, options));
+  KVPACK_TRY_ASSIGN(net::ReceiverConfig config, net::load_receiver_config(fs, options.config_file));
+  net::ReceiverSettings settings;
+  if (!options.settings_file.empty()) {
+    KVPACK_TRY_ASSIGN(settings, net::load_receiver_settings(fs, options.settings_file));
+  }
+  if (config.dflash_identity_sha256)
+    return fail(ErrorCode::kConfig, "a store keeps no draft context, and the configuration enrols one");
+  KVPACK_TRY_ASSIGN(muse::TargetModel model, read_target_model(fs, options.store.identity_file));
+  KVPACK_TRY(check_configured_identity(model, config.identity, config.target_cache_identity_sha256));
+  Receiving out{std::move(config), std::move(settings), std::move(model), std::move(terms)};
+  if (out.terms.prompt) out.wait_ms = net::producer_wait_ms(out.config, out.terms.prompt->size());
+  return out;
+}
+
+/// The file of receipts, one JSON line per attempt.
+class ReceiptFile {
+ public:
+  static Result<ReceiptFile> open(FileSystem& fs, const std::string& path) {
+    ReceiptFile out;
+    KVPACK_TRY_ASSIGN(const Place place, open_place(fs, path));
+    auto file = place.directory->open(place.name, OpenMode::kReadWrite);
+    if (!file.has_value() && file.error().code == ErrorCode::kNotFound)
+      file = place.directory->create(place.name);
+    if (!file.has_value()) return std::move(file.error());
+    out.file_ = *std::move(file);
+    KVPACK_TRY_ASSIGN(const FileFacts facts, out.file_->facts());
+    out.size_bytes_ = facts.size_bytes;
+    return out;
+  }
+  Status append(const std::string& line) {
+    KVPACK_TRY(write_all(*file_, size_bytes_, byte_view(line)));
+    size_bytes_ += line.size();
+    return success();
+  }
+
+ private:
+  std::unique_ptr<File> file_;
+  std::uint64_t size_bytes_ = 0;
+};
+
+std::string receipt_line(const net::AttemptReceipt& receipt, const StoreTransfer* transfer) {
+  auto line = parse_json(byte_view(net::receipt_json(receipt)));
+  if (!line.has_value()) return {};
+  line->set("kind", "receipt");
+  line->set("ok", !receipt.error.has_value());
+  if (transfer != nullptr && transfer->saved()) {
+    line->set("manifest_id", transfer->saved()->manifest_id.hex());
+    line->set("replayed", transfer->saved()->replayed);
+    line->set("token_count", transfer->token_count());
+    line->set("prefix_cut", transfer->prefix_cut());
+  }
+  return canonical_json_text(*line) + "\n";
+}
+
+std::string receipt_prose(const net::AttemptReceipt& receipt, const StoreTransfer* transfer) {
+  if (receipt.error)
+    return fmt::format("{}: {}: {}", receipt.peer.empty() ? "unknown" : receipt.peer,
+                       net::attempt_end_name(receipt.end), printable(error_text(*receipt.error, "")));
+  if (transfer == nullptr || !transfer->saved()) return fmt::format("{}: committed", receipt.peer);
+  return fmt::format("{}: committed {} tokens, {} bytes: {}", receipt.peer, transfer->token_count(),
+                     receipt.installed_bytes, transfer->saved()->manifest_id.hex());
+}
+
+/// Ends a receiver after a while, unless it has ended before.
+class Deadline {
+ public:
+  Deadline(std::uint64_t wait_ms, std::function<void()> stop) {
+    if (wait_ms == 0) return;
+    thread_ = std::jthread([this, wait_ms, stop = std::move(stop)] {
+      std::unique_lock lock(mutex_);
+      if (changed_.wait_for(lock, std::chrono::milliseconds(wait_ms), [this] { return over_; })) return;
+      lapsed_ = true;
+      stop();
+    });
+  }
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+  ~Deadline() { cancel(); }
+  void cancel() noexcept {
+    const std::scoped_lock lock(mutex_);
+    over_ = true;
+    changed_.notify_all();
+  }
+  bool has_lapsed() {
+    const std::scoped_lock lock(mutex_);
+    return lapsed_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  bool lapsed_ = false;
+  std::jthread thread_;
+};
+
+void announce(const Environment& environment, const std::string& address) {
+  if (environment.common->json) {
+    JsonValue line = JsonValue::object();
+    line.set("kind", "listening");
+    line.set("address", address);
+    print(stdout, canonical_json_text(line) + "\n");
+  } else {
+    Reporter(*environment.common).note("listening on " + address);
+  }
+  std::fflush(stdout);
+}
+
+int run_on_store(const Environment& environment, const ReceiveOptions& options, Receiving& receiving,
+                 Store& store) {
+  const Reporter reporter(*environment.common);
+  std::optional<ReceiptFile> receipts;
+  if (receiving.settings.receipts) {
+    auto file = ReceiptFile::open(*environment.fs, *receiving.settings.receipts);
+    if (!file.has_value())
+      return reporter.failure(as_named_file(std::move(file.error())), *receiving.settings.receipts);
+    receipts.emplace(*std::move(file));
+  }
+  std::uint64_t dropped = 0;
+  std::string last_dropped;
+  const auto tell = [&](const net::AttemptReceipt& receipt, const StoreTransfer* transfer) {
+    const std::string line = receipt_line(receipt, transfer);
+    if (receipts)
+      if (const Status written = receipts->append(line); !written.has_value())
+        reporter.complain(written.error(), *receiving.settings.receipts);
+    if (environment.common->json) {
+      print(stdout, line);
+      std::fflush(stdout);
+    } else {
+      reporter.note(receipt_prose(receipt, transfer));
+    }
+    if (receipt.error && receipt.end != net::AttemptEnd::kStopped) {
+      ++dropped;
+      last_dropped = receipt.error->message;
+    }
+  };
+  const SystemClock clock;
+  const muse::PrefixCache cache(store, receiving.model);
+  std::unique_ptr<net::Receiver> receiver;
+  StoreReceiver host(cache, *environment.common, receiving.config, receiving.settings.memory_limit_bytes,
+                     receiving.terms, tell, [&receiver] { receiver->stop(); });
+  auto bound = net::Receiver::bind(*environment.fs, clock, receiving.config, receiving.settings,
+                                   muse::span_schedule, host);
+  if (!bound.has_value()) return reporter.failure(bound.error(), options.config_file);
+  receiver = *std::move(bound);
+  if (receiver->counters().ledger_was_missing)
+    reporter.note("kvpack: replay ledger was missing and has been created empty");
+  announce(environment, receiver->address().text());
+  const SignalWatch signals([&receiver] { receiver->stop(); });
+  Deadline deadline(receiving.wait_ms, [&receiver] { receiver->stop(); });
+  const Status served = receiver->run();
+  deadline.cancel();
+  if (!served.has_value()) return reporter.failure(served.error(), options.config_file);
+  if (!receiving.terms.count || host.counted() == *receiving.terms.count) return host.exit_code();
+  if (deadline.has_lapsed()) {
+    std::string text = "timed out waiting for the GX10 producer";
+    if (dropped != 0) text += fmt::format(" (dropped {} stale connections, last: {})", dropped, last_dropped);
+    return reporter.failure(fail(ErrorCode::kTimeout, std::move(text)), options.config_file);
+  }
+  return reporter.failure(fail(ErrorCode::kIo, "stopped before all transfers had come"), options.config_file);
+}
+
+int run_receive(const Environment& environment, const ReceiveOptions& options) {
+  const Reporter reporter(*environment.common);
+  auto receiving = prepare(*environment.fs, options);
+  if (!receiving.has_value()) return reporter.failure(receiving.error(), options.config_file);
+  ClusterStoreArguments place = options.store;
+  if (place.store.root.empty()) place.store.root = receiving->settings.store.value_or("");
+  if (place.store.root.empty())
+    return reporter.failure(usage_error("receive wants a store: --store, or `store` in the local settings"),
+                            "");
+  auto opening = place.store.options(environment);
+  if (!opening.has_value()) return reporter.failure(opening.error(), "");
+  return with_store(
+      environment, place.store.root, *std::move(opening), Access::kWrite,
+      [&](Store& store, const Reporter&) { return run_on_store(environment, options, *receiving, store); });
+}
+
+}  // namespace
+
+void add_receive(CLI::App& app, const Environment& environment) {
+  auto* command = app.add_subcommand("receive", "Take handoffs over TLS and keep what arrives in a store");
+  command->footer(
+      "With --tokens one exact request is armed: the prompt that must come is the tokens without the last "
+      "one. With --inbox\nwhatever enrolled producers send is taken, a delta only on a prefix that the store "
+      "holds. What is kept is a reusable\nprefix without final logits. A transfer that fails leaves nothing "
+      "in the store.\n\n"
+      "With --json the first line says where it listens, and each attempt is a line. SIGINT and SIGTERM end "
+      "an inbox after\nthe transfers that are running: exit code 0. With --once or --count the largest code "
+      "of the transfers is the result.\n\n"
+      "Examples:\n"
+      "  kvpack receive receiver.json --store cache.store --identity muse.json --key store.key --tenant-id "
+      "acme --inbox\n"
+      "  kvpack receive receiver.json ... --tokens request.u32");
+  const auto options = std::make_shared<ReceiveOptions>();
+  command->add_option("CONFIG", options->config_file, "enrolment of the receiver (ReceiverConfigV2)")
+      ->required();
+  command
+      ->add_option("--local", options->settings_file, "settings of this machine (kvpack.receiver.local.v1)")
+      ->type_name("FILE");
+  options->store.add_to(*command, "store to keep into (default: `store` of the local settings)", false);
+  command->add_option("--tokens", options->tokens_file, "the request, as u32 little-endian")
+      ->type_name("FILE");
+  command->add_flag("--inbox", options->inbox, "take what enrolled producers send");
+  command->add_flag("--once", options->once, "end after one transfer, committed or refused");
+  command->add_option("--count", options->count, "end after N transfers")->type_name("N");
+  add_common(*command, *environment.common);
+  when_chosen(*command, environment, options, run_receive);
+}
+
+}  // namespace kvpack::cli
