@@ -39,6 +39,8 @@ Status check_chain(const std::vector<Certificate>& chain, const std::vector<Cert
   const std::unique_ptr<X509_STORE_CTX, VerificationFree> context(X509_STORE_CTX_new());
   const std::unique_ptr<STACK_OF(X509), VerificationFree> between(sk_X509_new_null());
   if (store == nullptr || context == nullptr || between == nullptr) return openssl_failure();
+  // As TLS judges it: every anchor counts, an intermediate one too.
+  X509_STORE_set_flags(store.get(), X509_V_FLAG_PARTIAL_CHAIN);
   for (const Certificate& authority : authorities)
     if (X509_STORE_add_cert(store.get(), authority.get()) != 1) return openssl_failure();
   for (std::size_t i = 1; i < chain.size(); ++i)
