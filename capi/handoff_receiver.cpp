@@ -81,9 +81,9 @@ class BeginView {
   kvpack_handoff_begin view_{};
 };
 
-class CallbackSink final : public Sink {
+class HandoffCallbackSink final : public Sink {
  public:
-  CallbackSink(const kvpack_handoff_sink& calls, std::uint64_t prefix_cut) noexcept
+  HandoffCallbackSink(const kvpack_handoff_sink& calls, std::uint64_t prefix_cut) noexcept
       : calls_(calls), prefix_cut_(prefix_cut) {}
 
   Status begin(const ValidatedBegin& begin) override {
@@ -236,7 +236,7 @@ struct kvpack_handoff_receiver final : Handle<handle_tag("KVhandrx")> {
   bool committed = false;
   std::optional<CallbackLedger> ledger{};
   std::optional<RequestExpectations> expected{};
-  std::optional<CallbackSink> sink{};
+  std::optional<HandoffCallbackSink> sink{};
   ReceiveLoop loop;  ///< Aborts the sink when it dies, so it dies before it.
   std::optional<Error> failure{};
   Bytes refusal{};

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint64_t kLimitsV0 = KVPACK_SIZE_UP_TO(kvpack_limits, max_restored_bytes);
 constexpr std::uint64_t kManifestInfoV0 = KVPACK_SIZE_UP_TO(kvpack_manifest_info, is_delta);
-constexpr std::uint64_t kPlaneInfoV0 = KVPACK_SIZE_UP_TO(kvpack_plane_info, token_count);
+constexpr std::uint64_t kPackPlaneInfoV0 = KVPACK_SIZE_UP_TO(kvpack_plane_info, token_count);
 constexpr std::uint64_t kPackHeaderV0 = KVPACK_SIZE_UP_TO(kvpack_pack_header, reserved);
 constexpr std::uint64_t kPackEncodeOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_pack_encode_options, random_user);
 constexpr std::uint64_t kPackOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_pack_options, limits);
@@ -210,7 +210,8 @@ kvpack_status kvpack_manifest_state(const kvpack_manifest* manifest, kvpack_plan
                                     uint64_t state_index, kvpack_error** error) {
   return guard(error, [&]() -> Status {
     KVPACK_TRY(check_handle(manifest, "manifest"));
-    KVPACK_TRY_ASSIGN(const auto output, OutputStruct<kvpack_plane_info>::check(out, kPlaneInfoV0, "out"));
+    KVPACK_TRY_ASSIGN(const auto output,
+                      OutputStruct<kvpack_plane_info>::check(out, kPackPlaneInfoV0, "out"));
     const CutManifest& known = *manifest->manifest;
     KVPACK_TRY_ASSIGN(const auto* const fixed, element_at(known.family.states, state_index, "state_index"));
     KVPACK_TRY_ASSIGN(const auto* const realized,

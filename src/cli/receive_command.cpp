@@ -61,32 +61,6 @@ Result<Receiving> prepare(FileSystem& fs, const ReceiveOptions& options) {
   return out;
 }
 
-/// The file of receipts, one JSON line per attempt.
-class ReceiptFile {
- public:
-  static Result<ReceiptFile> open(FileSystem& fs, const std::string& path) {
-    ReceiptFile out;
-    KVPACK_TRY_ASSIGN(const Place place, open_place(fs, path));
-    auto file = place.directory->open(place.name, OpenMode::kReadWrite);
-    if (!file.has_value() && file.error().code == ErrorCode::kNotFound)
-      file = place.directory->create(place.name);
-    if (!file.has_value()) return std::move(file.error());
-    out.file_ = *std::move(file);
-    KVPACK_TRY_ASSIGN(const FileFacts facts, out.file_->facts());
-    out.size_bytes_ = facts.size_bytes;
-    return out;
-  }
-  Status append(const std::string& line) {
-    KVPACK_TRY(write_all(*file_, size_bytes_, byte_view(line)));
-    size_bytes_ += line.size();
-    return success();
-  }
-
- private:
-  std::unique_ptr<File> file_;
-  std::uint64_t size_bytes_ = 0;
-};
-
 std::string receipt_line(const net::AttemptReceipt& receipt, const StoreTransfer* transfer) {
   auto line = parse_json(byte_view(net::receipt_json(receipt)));
   if (!line.has_value()) return {};
@@ -158,20 +132,10 @@ void announce(const Environment& environment, const std::string& address) {
 int run_on_store(const Environment& environment, const ReceiveOptions& options, Receiving& receiving,
                  Store& store) {
   const Reporter reporter(*environment.common);
-  std::optional<ReceiptFile> receipts;
-  if (receiving.settings.receipts) {
-    auto file = ReceiptFile::open(*environment.fs, *receiving.settings.receipts);
-    if (!file.has_value())
-      return reporter.failure(as_named_file(std::move(file.error())), *receiving.settings.receipts);
-    receipts.emplace(*std::move(file));
-  }
   std::uint64_t dropped = 0;
   std::string last_dropped;
   const auto tell = [&](const net::AttemptReceipt& receipt, const StoreTransfer* transfer) {
     const std::string line = receipt_line(receipt, transfer);
-    if (receipts)
-      if (const Status written = receipts->append(line); !written.has_value())
-        reporter.complain(written.error(), *receiving.settings.receipts);
     if (environment.common->json) {
       print(stdout, line);
       std::fflush(stdout);
@@ -188,8 +152,16 @@ int run_on_store(const Environment& environment, const ReceiveOptions& options, 
   std::unique_ptr<net::Receiver> receiver;
   StoreReceiver host(cache, *environment.common, receiving.config, receiving.settings.memory_limit_bytes,
                      receiving.terms, tell, [&receiver] { receiver->stop(); });
+  net::ReceiverHost* outer = &host;
+  std::unique_ptr<net::ReceiptLog> receipts;
+  if (receiving.settings.receipts) {
+    auto log = net::ReceiptLog::open(*environment.fs, *receiving.settings.receipts, host);
+    if (!log.has_value()) return reporter.failure(log.error(), *receiving.settings.receipts);
+    receipts = *std::move(log);
+    outer = receipts.get();
+  }
   auto bound = net::Receiver::bind(*environment.fs, clock, receiving.config, receiving.settings,
-                                   muse::span_schedule, host);
+                                   muse::span_schedule, *outer);
   if (!bound.has_value()) return reporter.failure(bound.error(), options.config_file);
   receiver = *std::move(bound);
   if (receiver->counters().ledger_was_missing)

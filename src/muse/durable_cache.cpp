@@ -1,5 +1,7 @@
 #include "kvpack/muse/durable_cache.h"
 
+#include "kvpack/muse/model_config.h"
+
 namespace kvpack::muse {
 namespace {
 
@@ -57,7 +59,9 @@ bool should_publish(std::uint64_t cut, PublishReason reason, std::uint64_t promp
 }
 
 Result<DurableCache> DurableCache::create(Store& store, MuseConfig config, MuseIdentity identity) {
+  KVPACK_TRY(check_resolved(identity));
   KVPACK_TRY_ASSIGN(PortableDescriptor descriptor, muse_descriptor(config, identity, 1));
+  KVPACK_TRY(check_model_rotation(config));
   KVPACK_TRY_ASSIGN(IdentifiedFamily family, IdentifiedFamily::create(std::move(descriptor.family)));
   KVPACK_TRY_ASSIGN(std::string label, write_identity_label(identity_label(config, identity)));
   return DurableCache(store, std::move(config), std::move(identity), descriptor.semantic_model,

@@ -6,7 +6,8 @@ namespace {
 
 /// Faults of a stored cut that leave shallower cuts to be looked at: it is gone, damaged or unreadable. What
 /// says something about the store as a whole, the caller or the engine fails the request.
-bool concerns_one_cut(ErrorCode code) noexcept {
+bool concerns_one_cut(const Error& error) noexcept {
+  const ErrorCode code = error.code;
   const bool is_of_an_object = code >= ErrorCode::kUnknownEnum && code <= ErrorCode::kCodec;
   return is_of_an_object || code == ErrorCode::kIo || code == ErrorCode::kIntegrity ||
          code == ErrorCode::kNotFound;
@@ -174,8 +175,10 @@ class Climb {
   Result<bool> serve_durable(const LadderChoice& choice) {
     const auto bytes = tiers_.durable->restore(session_, *durable_, request_, cancel_);
     if (!bytes.has_value()) {
+      // That a cut is gone is no damage: also a strict tier passes it over.
+      const bool is_gone = bytes.error().code == ErrorCode::kNotFound;
       const bool fails_request =
-          is_upstream() || tiers_.durable->is_strict() || !concerns_one_cut(bytes.error().code);
+          is_upstream() || (tiers_.durable->is_strict() && !is_gone) || !concerns_one_cut(bytes.error());
       if (fails_request) return Error(bytes.error());
       report_.faults.push_back({ReuseSource::kDurable, choice.cut, bytes.error()});
       return false;

@@ -35,7 +35,7 @@ constexpr std::array<ReceiptField, 9> kReceiptFields{{
     {"payload_wire_ns", &ControlReceipt::payload_wire_ns},
 }};
 
-Error refuse(std::string text) {
+Error invalid_control(std::string text) {
   return fail(ErrorCode::kControl, std::move(text));
 }
 
@@ -184,7 +184,7 @@ Result<T> as_control_error(Result<T> result) {
 
 Status check_tokens(std::span<const std::uint32_t> tokens, std::uint64_t vocabulary, std::string_view text) {
   const bool known = std::ranges::all_of(tokens, [&](std::uint32_t token) { return token < vocabulary; });
-  if (tokens.empty() || !known) return refuse(std::string(text));
+  if (tokens.empty() || !known) return invalid_control(std::string(text));
   return success();
 }
 
@@ -192,7 +192,7 @@ Status check_image(const ControlImage& image) {
   if (image.data_base64.empty() || image.data_base64.size() > kMaxImageCharacters ||
       !handoff::is_digest_text(image.sha256) || image.projected_tokens == 0 ||
       image.projected_tokens > kMaxProjectedTokens)
-    return refuse("multimodal image segment violates its closed bounds");
+    return invalid_control("multimodal image segment violates its closed bounds");
   return success();
 }
 
@@ -201,7 +201,7 @@ Status check_multimodal_request(const ControlRequest& request, const ControlLimi
   const handoff::MultimodalIdentity& identity = *request.multimodal;
   for (const std::string* digest :
        {&identity.projector_sha256, &identity.preprocessing_sha256, &identity.image_sequence_sha256})
-    if (!handoff::is_digest_text(*digest)) return refuse(std::string(kBounds));
+    if (!handoff::is_digest_text(*digest)) return invalid_control(std::string(kBounds));
   std::uint64_t positions = 0;
   std::size_t images = 0;
   for (const ControlSegment& segment : request.segments) {
@@ -217,9 +217,9 @@ Status check_multimodal_request(const ControlRequest& request, const ControlLimi
   }
   if (positions < kMinPositions || positions > std::min(limits.max_positions, kMaxControlPositions) ||
       images == 0 || images > kMaxImages)
-    return refuse(std::string(kBounds));
+    return invalid_control(std::string(kBounds));
   if (std::holds_alternative<ControlImage>(request.segments.back()))
-    return refuse("multimodal request must hold a final text boundary token");
+    return invalid_control("multimodal request must hold a final text boundary token");
   return success();
 }
 
@@ -227,7 +227,7 @@ Status check_multimodal_request(const ControlRequest& request, const ControlLimi
 
 Result<Bytes> encode_control_frame(ByteSpan body) {
   if (body.empty() || body.size() > kMaxControlFrameBytes)
-    return refuse("prefill control frame exceeds bounds");
+    return invalid_control("prefill control frame exceeds bounds");
   ByteWriter out;
   out.bytes(kControlMagic);
   out.le(static_cast<std::uint32_t>(body.size()));
@@ -237,10 +237,10 @@ Result<Bytes> encode_control_frame(ByteSpan body) {
 
 Result<std::uint32_t> read_control_preamble(std::span<const std::uint8_t, kControlPreambleBytes> preamble) {
   if (!std::ranges::equal(preamble.first<kControlMagic.size()>(), kControlMagic))
-    return refuse("prefill control frame magic mismatch");
+    return invalid_control("prefill control frame magic mismatch");
   const auto length = load_le<std::uint32_t>(preamble, kControlMagic.size());
   if (length == 0 || length > kMaxControlFrameBytes)
-    return refuse("prefill control frame length is outside bounds");
+    return invalid_control("prefill control frame length is outside bounds");
   return length;
 }
 
@@ -298,11 +298,11 @@ Status check_control_request(const ControlRequest& request, std::uint64_t now_un
   if (!is_name(request.request_id, kMaxRequestIdBytes, "._-") || request.deadline_unix_ms <= now_unix_ms ||
       !is_name(request.receiver_host, kMaxHostBytes, ".:_-") || request.receiver_port == 0 ||
       request.receiver_port > kMaxPort)
-    return refuse(std::string(kBounds));
+    return invalid_control(std::string(kBounds));
   if (request.multimodal.has_value()) return check_multimodal_request(request, limits);
   if (request.prompt_token_ids.size() < kMinPositions ||
       request.prompt_token_ids.size() > std::min(limits.max_positions, kMaxControlPositions))
-    return refuse(std::string(kBounds));
+    return invalid_control(std::string(kBounds));
   return check_tokens(request.prompt_token_ids, limits.vocabulary, kBounds);
 }
 
@@ -310,10 +310,10 @@ Status check_control_response(const ControlResponse& response, std::string_view 
   const bool says_why = response.error.has_value();
   if (response.request_id != request_id || says_why != (response.status == ControlStatus::kFailed) ||
       (says_why && (response.error->empty() || response.error->size() > kMaxErrorBytes)))
-    return refuse("prefill control response identity or status is invalid");
+    return invalid_control("prefill control response identity or status is invalid");
   if (!response.receipt) return success();
   if (response.status != ControlStatus::kCommitted)
-    return refuse("only a committed control response may carry a receipt");
+    return invalid_control("only a committed control response may carry a receipt");
   return check_control_receipt(*response.receipt);
 }
 
@@ -323,7 +323,7 @@ Status check_control_receipt(const ControlReceipt& receipt) {
       receipt.prefill_end_unix_ns > receipt.state_saved_unix_ns ||
       receipt.transfer_start_unix_ns > receipt.first_segment_sent_unix_ns ||
       receipt.first_segment_sent_unix_ns > receipt.transfer_acked_unix_ns)
-    return refuse("prefill producer receipt phase order is invalid");
+    return invalid_control("prefill producer receipt phase order is invalid");
   return success();
 }
 

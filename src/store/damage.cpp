@@ -68,6 +68,7 @@ Result<bool> quarantine_object(StoreContext& context, ObjectKind kind, const Id3
   if (!withdrawn) return false;
   // From here on nobody finds the object, and a save may put another file in its place. When the damaged one
   // cannot be moved, that save or the collector removes it.
+  const std::lock_guard alone(context.target_mutex);
   const auto there = shard->facts(name);
   if (there.has_value() && there->is_same_file(damaged) &&
       move_to_quarantine(context, *shard, name, entry.path_token).has_value()) {

@@ -40,7 +40,7 @@ struct StoreContext {
   UploadSessions sessions{};
   std::atomic<std::size_t> staged_files{0};  ///< Temporary files of all uploads that are open.
   /// Held while it is judged what lies where an object is to be linked.
-  std::mutex target_mutex{};
+  std::recursive_mutex target_mutex{};
   StoreCounters counters{};
   std::atomic<std::uint64_t> flushed_ns{0};  ///< Monotonic time of the last flush of counters.
   std::atomic<std::uint64_t> last_wall_ns{0};

@@ -207,7 +207,7 @@ class Upload::Session {
   const UploadDeclaration declaration_;
   Reservation reservation_;
   std::uint64_t written_bytes_;
-  std::uint64_t settled_records_;
+  std::atomic<std::uint64_t> settled_records_;  ///< Also read while a batch is linked.
   std::atomic<bool> poisoned_{false};
   bool published_ = false;
   bool ended_ = false;

@@ -61,7 +61,8 @@ struct DurableSession {
 class DurableCache {
  public:
   /// Derives the identity of the model once; that of a cut adds only its length.
-  /// @error as muse_descriptor at a cut of 1; as write_identity_label
+  /// @error as check_resolved; as muse_descriptor at a cut of 1; as check_model_rotation; as
+  /// write_identity_label
   static Result<DurableCache> create(Store& store, MuseConfig config, MuseIdentity identity);
 
   Store& store() const noexcept { return *store_; }
