@@ -6,6 +6,7 @@
 #include "cli/signal_watch.h"
 #include "cli/store_receiver.h"
 #include "kvpack/muse/span_schedule.h"
+#include "kvpack/net/receipt_log.h"
 
 namespace kvpack::cli {
 

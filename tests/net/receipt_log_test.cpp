@@ -141,7 +141,9 @@ TEST(ReceiptLog, AFailureLosesOneLineAndIsCounted) {
     EXPECT_TRUE(text.ends_with(line_of(2))) << k << text;
     const std::string front = text.substr(0, text.size() - line_of(2).size());
     EXPECT_TRUE(front.empty() || front.ends_with("\n")) << k << text;
-    if ((*log)->lost_count() == 0) EXPECT_EQ(front, line_of(1)) << k;
+    if ((*log)->lost_count() == 0) {
+      EXPECT_EQ(front, line_of(1)) << k;
+    }
     EXPECT_LE((*log)->lost_count(), 1U);
     if (reached) continue;
     EXPECT_EQ((*log)->lost_count(), 0U);
