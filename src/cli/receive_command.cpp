@@ -167,8 +167,9 @@ int run_on_store(const Environment& environment, const ReceiveOptions& options, 
   receiver = *std::move(bound);
   if (receiver->counters().ledger_was_missing)
     reporter.note("kvpack: replay ledger was missing and has been created empty");
-  announce(environment, receiver->address().text());
+  // Whoever reads the announcement may send a signal at once.
   const SignalWatch signals([&receiver] { receiver->stop(); });
+  announce(environment, receiver->address().text());
   Deadline deadline(receiving.wait_ms, [&receiver] { receiver->stop(); });
   const Status served = receiver->run();
   deadline.cancel();
