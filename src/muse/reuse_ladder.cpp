@@ -1,16 +1,21 @@
 #include "kvpack/muse/reuse_ladder.h"
 
+#include <algorithm>
+
 namespace kvpack::muse {
 
 namespace {
 
-/// Faults of a stored cut that leave shallower cuts to be looked at: it is gone, damaged or unreadable. What
-/// says something about the store as a whole, the caller or the engine fails the request.
+/// Faults of a stored cut that leave shallower cuts to be looked at: it is gone, or an object of it is
+/// damaged or unreadable, which the error then names. What says something about the store as a whole, the
+/// caller or the engine fails the request.
 bool concerns_one_cut(const Error& error) noexcept {
-  const ErrorCode code = error.code;
-  const bool is_of_an_object = code >= ErrorCode::kUnknownEnum && code <= ErrorCode::kCodec;
-  return is_of_an_object || code == ErrorCode::kIo || code == ErrorCode::kIntegrity ||
-         code == ErrorCode::kNotFound;
+  if (error.code == ErrorCode::kNotFound) return true;
+  const bool names_object =
+      std::ranges::any_of(error.context, [](const Context& c) { return c.key == "object"; });
+  const bool is_of_an_object = error.code >= ErrorCode::kUnknownEnum && error.code <= ErrorCode::kCodec;
+  return names_object &&
+         (is_of_an_object || error.code == ErrorCode::kIo || error.code == ErrorCode::kIntegrity);
 }
 
 /// One request on its way up the ladder.

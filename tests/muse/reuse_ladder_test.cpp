@@ -55,12 +55,17 @@ class FakeDurable final : public DurableRung {
                                 std::span<const std::uint32_t> tokens, const std::stop_token&) override {
     EXPECT_EQ(cut.manifest_id, manifest_of(cut.cut));
     EXPECT_GE(tokens.size(), cut.cut);
-    if (cuts.at(cut.cut) != kFine) return fail(cuts.at(cut.cut), "durable restore");
+    if (cuts.at(cut.cut) != kFine) {
+      Error error = fail(cuts.at(cut.cut), "durable restore");
+      // Of an engine's own failure nobody can say which object it is about.
+      if (names_object) error.context.push_back({"object", cut.manifest_id.hex()});
+      return error;
+    }
     return install_prefix(session, cut.cut, gives_logits);
   }
 
   Id32 identity = Id32::filled(7);
-  bool strict = false, gives_logits = true, beyond = false;
+  bool strict = false, gives_logits = true, beyond = false, names_object = true;
   ErrorCode find_error = kFine;
   std::map<std::uint64_t, ErrorCode> cuts{};  // and what their restore says
   std::vector<std::size_t> asked_for{};
@@ -371,6 +376,22 @@ TEST_F(ReuseLadderTest, WhatConcernsMoreThanOneCutFailsTheRequest) {
     store(512, code);
     EXPECT_EQ(refused(600), std::string(category_token(code)) + ":durable restore");
   }
+}
+
+TEST_F(ReuseLadderTest, AnEnginesFailureIsNoDamageOfACut) {
+  store(256);
+  durable_.names_object = false;
+  for (const ErrorCode code : {ErrorCode::kIo, ErrorCode::kIntegrity, ErrorCode::kAuthentication}) {
+    store(512, code);
+    EXPECT_EQ(refused(600), std::string(category_token(code)) + ":durable restore");
+  }
+}
+
+TEST_F(ReuseLadderTest, ACutThatIsGoneIsPassedOverByAStrictStoreToo) {
+  store(256);
+  store(512, ErrorCode::kNotFound);
+  durable_.strict = true;
+  EXPECT_EQ(served(600), "durable 256");
 }
 
 TEST_F(ReuseLadderTest, DamageIsAnErrorWhereTheStoreIsStrictAndUnderUpstreamRules) {
