@@ -76,9 +76,11 @@ Result<GivenPlanes> read_planes(const kvpack_plane* planes, std::uint64_t plane_
   const std::uint64_t distance = planes->struct_size;
   for (std::size_t i = 0; i < family.states.size(); ++i) {
     const auto* plane = reinterpret_cast<const kvpack_plane*>(next);
-    KVPACK_TRY_ASSIGN(const auto known, read_options(plane, kPlaneV0, "planes"));
-    if (known.struct_size != distance)
+    // Compared before anything past it is read: the elements stand as far apart as the first one says.
+    KVPACK_TRY_ASSIGN(const std::uint64_t size, read_struct_size(plane, kPlaneV0, "planes"));
+    if (size != distance)
       return misuse(KVPACK_ERR_STRUCT_SIZE, "struct planes has several sizes").with("argument", "planes");
+    KVPACK_TRY_ASSIGN(const auto known, read_options(plane, kPlaneV0, "planes"));
     KVPACK_TRY_ASSIGN(const ByteSpan bytes, read_bytes(known.data, known.data_size, "planes.data"));
     KVPACK_TRY_ASSIGN(SaveState state, read_state(known, family.states[i].key, cut_tokens));
     if (atomic_groups != nullptr) state.atomic_group = atomic_groups[i];

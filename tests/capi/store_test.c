@@ -99,7 +99,7 @@ static void a_request_that_does_not_fit_is_refused(void) {
   EXPECT_SAVE(KVPACK_ERR_STRUCT_SIZE, "struct planes has an unknown size");
   planes[0].struct_size = sizeof(planes[0]);
   planes[1].struct_size = sizeof(planes[0]) + 8;
-  EXPECT_SAVE(KVPACK_ERR_STRUCT_SIZE, NULL);
+  EXPECT_SAVE(KVPACK_ERR_STRUCT_SIZE, "struct planes has several sizes");
   planes[1].struct_size = sizeof(planes[1]);
   planes[1].token_count = TOKENS - 1;
   EXPECT_SAVE(KVPACK_ERR_INVALID_ARGUMENT, "argument token_count does not reach the end of the cut");
