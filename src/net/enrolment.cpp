@@ -382,8 +382,14 @@ Result<FinishedEnrolment> finish_receiver_enrolment(FileSystem& fs, const Clock&
   KVPACK_TRY(files.publish(kReceiverSettingsFile, file_content(settings)));
   KVPACK_TRY(load_receiver_settings(fs, settings_file));
   const auto known = ledger_place.directory->facts(ledger_place.name);
-  if (!known.has_value() && known.error().code == ErrorCode::kNotFound)
+  if (!known.has_value() && known.error().code == ErrorCode::kNotFound) {
+    // A new one would hide that the old one has gone, and with it what was taken before.
+    if (directory->facts(kReceiverConfigFile).has_value())
+      return fail(ErrorCode::kConfig, "replay ledger " + ledger +
+                                          " of a finished enrolment is missing: raise the epoch, and the "
+                                          "receiver creates it at its next start");
     KVPACK_TRY(ledgers.publish(ledger_place.name, encode_replay_watermarks({})));
+  }
   // Also when it was there: an enrolment that a receiver would not start with is not finished.
   KVPACK_TRY(ReplayLedgerFile::open(fs, clock, ledger));
   KVPACK_TRY(files.publish(kReceiverConfigFile, file_content(config)));

@@ -174,6 +174,14 @@ TEST_F(Enrolment, NothingIsReplaced) {
   // The same again is the same.
   EXPECT_EQ(verdict(finish(receiver())), "done");
   EXPECT_EQ(snapshot("r"), finished);
+  // But for a ledger that has gone: what it knew would be forgotten without a word.
+  const std::string ledger = folder_.path("r/replay.json");
+  std::filesystem::rename(ledger, ledger + ".aside");
+  EXPECT_EQ(verdict(finish(receiver())), "config:replay ledger " + ledger +
+                                             " of a finished enrolment is missing: raise the epoch, and the "
+                                             "receiver creates it at its next start");
+  std::filesystem::rename(ledger + ".aside", ledger);
+  EXPECT_EQ(snapshot("r"), finished);
   ReceiverEnrolment other = receiver();
   other.listen = "127.0.0.1:1";
   const auto refused = finish(other);
