@@ -6,6 +6,8 @@ namespace kvpack::net {
 
 namespace {
 
+constexpr std::uint64_t kMsPerHour = 3'600'000;
+
 /// What a person or another program put in the place is judged before it is opened.
 Result<std::unique_ptr<File>> open_existing(Directory& directory, const std::string& name) {
   KVPACK_TRY_ASSIGN(const FileFacts named, directory.facts(name));
@@ -56,12 +58,31 @@ Status ReceiptLog::append(std::string line) {
   return write_all(*file_, facts.size_bytes, byte_view(line));
 }
 
+bool ReceiptLog::is_listed(const AttemptReceipt& receipt) noexcept {
+  if (!receipt.peer_leaf_sha256.empty()) return true;
+  // A clock that is set back starts a new hour.
+  const std::uint64_t now_ms = receipt.ended_unix_ms;
+  if (now_ms < hour_started_ms_ || now_ms - hour_started_ms_ >= kMsPerHour) {
+    hour_started_ms_ = now_ms;
+    strangers_ = 0;
+  }
+  return ++strangers_ <= kMaxStrangersPerHour;
+}
+
 void ReceiptLog::ended(const AttemptReceipt& receipt) noexcept {
-  // A receiver does not stop because a line is lost, but somebody should hear of it. What is half written is
-  // ended when the file is opened the next time.
-  if (!append(receipt_json(receipt)).has_value()) {
-    file_.reset();
-    ++lost_;
+  if (is_listed(receipt)) {
+    std::string lines = receipt_json(receipt);
+    if (unlisted_ != 0) lines.insert(0, "{\"unlisted_attempts\":" + std::to_string(unlisted_) + "}\n");
+    // A receiver does not stop because a line is lost, but somebody should hear of it. What is half written
+    // is ended when the file is opened the next time.
+    if (append(std::move(lines)).has_value()) {
+      unlisted_ = 0;
+    } else {
+      file_.reset();
+      ++lost_;
+    }
+  } else {
+    ++unlisted_;
   }
   inner_->ended(receipt);
 }

@@ -65,12 +65,48 @@ TEST(ReceiptLog, EveryAttemptIsOneLineAndReachesTheHost) {
 }
 
 TEST(ReceiptLog, ALineSaysWhatWasRefusedAndWhen) {
-  EXPECT_EQ(line_of(5),
-            "{\"accept_ns\":0,\"end\":\"verify\",\"ended_unix_ms\":77,\"error\":{\"category\":\"replay\","
-            "\"message\":\"replayed or stale generation\"},\"generation\":5,\"installed_bytes\":0,"
-            "\"installed_segments\":0,\"peer\":\"127.0.0.1:9\",\"phases\":{\"ack_ns\":0,\"commit_ns\":0,"
-            "\"reserve_ns\":0,\"seal_ns\":0,\"segment_read_ns\":0,\"sink_install_ns\":0},"
-            "\"refusal_sent\":false,\"total_ns\":0,\"transfer_commit_ns\":0,\"transfer_id\":\"loop\"}\n");
+  EXPECT_EQ(
+      line_of(5),
+      "{\"accept_ns\":0,\"end\":\"verify\",\"ended_unix_ms\":77,\"error\":{\"category\":\"replay\","
+      "\"message\":\"replayed or stale generation\"},\"generation\":5,\"installed_bytes\":0,"
+      "\"installed_segments\":0,\"peer\":\"127.0.0.1:9\",\"phases\":{\"ack_ns\":0,\"commit_ns\":0,"
+      "\"reserve_ns\":0,\"seal_ns\":0,\"segment_process_ns\":0,\"segment_read_ns\":0,\"sink_install_ns\":0},"
+      "\"refusal_sent\":false,\"total_ns\":0,\"transfer_commit_ns\":0,\"transfer_id\":\"loop\"}\n");
+}
+
+TEST(ReceiptLog, StrangersFillNoVolume) {
+  FakeFileSystem fs;
+  fs.put_directory("/var");
+  CountingHost host;
+  auto log = ReceiptLog::open(fs, "/var/r", host);
+  ASSERT_TRUE(log.has_value());
+  constexpr std::uint64_t kHourMs = 3'600'000;
+  AttemptReceipt stranger = receipt_of(0);
+  stranger.peer_leaf_sha256.clear();
+  stranger.ended_unix_ms = kHourMs;
+  std::string expected;
+  for (std::uint64_t i = 0; i < ReceiptLog::kMaxStrangersPerHour + 7; ++i) {
+    (*log)->ended(stranger);
+    if (i < ReceiptLog::kMaxStrangersPerHour) expected += receipt_json(stranger) + "\n";
+  }
+  EXPECT_EQ(text_of(fs, "/var/r"), expected);
+  EXPECT_EQ(host.generations.size(), ReceiptLog::kMaxStrangersPerHour + 7);
+  AttemptReceipt enrolled = receipt_of(1);
+  enrolled.peer_leaf_sha256 = std::string(64, 'a');
+  (*log)->ended(enrolled);
+  expected += "{\"unlisted_attempts\":7}\n" + receipt_json(enrolled) + "\n";
+  EXPECT_EQ(text_of(fs, "/var/r"), expected);
+  stranger.ended_unix_ms = 2 * kHourMs - 1;
+  (*log)->ended(stranger);
+  EXPECT_EQ(text_of(fs, "/var/r"), expected);
+  stranger.ended_unix_ms = 2 * kHourMs;
+  (*log)->ended(stranger);
+  expected += "{\"unlisted_attempts\":1}\n" + receipt_json(stranger) + "\n";
+  EXPECT_EQ(text_of(fs, "/var/r"), expected);
+  stranger.ended_unix_ms = 5;
+  (*log)->ended(stranger);
+  EXPECT_EQ(text_of(fs, "/var/r"), expected + receipt_json(stranger) + "\n");
+  EXPECT_EQ((*log)->lost_count(), 0U);
 }
 
 TEST(ReceiptLog, ARestartGoesOnBehindAnUnfinishedLine) {

@@ -11,8 +11,12 @@ namespace kvpack::net {
 /// Stands between a receiver and its host: admits what the host admits, and writes down how every attempt
 /// ended before the host hears of it. Lines are appended whole; they are not synced one by one, so a power
 /// cut may take the last ones. A file that was moved away is replaced by a new one with the next line.
+/// Whoever can reach the port can make an attempt, so of attempts that no pinned certificate has vouched for
+/// kMaxStrangersPerHour are listed; how many more there were stands in a line of its own before the next one.
 class ReceiptLog final : public ReceiverHost {
  public:
+  static constexpr std::uint64_t kMaxStrangersPerHour = 1000;
+
   /// Opens the file, mode 0600, or creates it. An unfinished last line is ended.
   /// @param fs     must outlive the log, as must `inner`
   /// @error kConfig `receipts must be a regular non-symlink file`, `receipts must have mode 0600 or
@@ -30,12 +34,16 @@ class ReceiptLog final : public ReceiverHost {
  private:
   ReceiptLog(Place place, ReceiverHost& inner) : place_(std::move(place)), inner_(&inner) {}
   Status open_file();
+  bool is_listed(const AttemptReceipt& receipt) noexcept;
   Status append(std::string line);
 
   Place place_;
   ReceiverHost* inner_;
   std::unique_ptr<File> file_;  ///< Null after a failure, until the next line.
   std::atomic<std::uint64_t> lost_{0};
+  std::uint64_t hour_started_ms_ = 0;
+  std::uint64_t strangers_ = 0;  ///< In this hour.
+  std::uint64_t unlisted_ = 0;   ///< Since the last line.
 };
 
 }  // namespace kvpack::net
