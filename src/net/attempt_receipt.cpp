@@ -10,6 +10,7 @@ std::string_view attempt_end_name(AttemptEnd end) noexcept {
     case AttemptEnd::kStopped: return "stopped";
     case AttemptEnd::kHandshake: return "handshake";
     case AttemptEnd::kBegin: return "begin";
+    case AttemptEnd::kBusy: return "busy";
     case AttemptEnd::kVerify: return "verify";
     case AttemptEnd::kTransfer: return "transfer";
     case AttemptEnd::kInstall: return "install";
@@ -43,6 +44,7 @@ std::string receipt_json(const AttemptReceipt& receipt) {
   out.set("transfer_commit_ns", phases.transfer_commit_ns);
   out.set("total_ns", phases.total_ns);
   JsonValue detail = JsonValue::object();
+  detail.set("segment_process_ns", phases.segment_process_ns);
   detail.set("segment_read_ns", phases.segment_read_ns);
   detail.set("sink_install_ns", phases.sink_ns);
   detail.set("seal_ns", phases.seal_ns);

@@ -7,6 +7,9 @@
 #include <asio/connect.hpp>
 #include <asio/steady_timer.hpp>
 #include <cerrno>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 namespace kvpack::net {
 
@@ -34,13 +37,50 @@ Error cancelled() {
   return fail(ErrorCode::kCancelled, "operation was cancelled");
 }
 
+/// A question to the system's resolver, which can neither be interrupted nor given a deadline. The thread
+/// that asks it shares this with the one that waits, and whoever is last clears it away.
+struct NameQuestion {
+  std::mutex mutex;
+  std::condition_variable answered;
+  std::optional<asio::error_code> error;
+  std::vector<asio::ip::tcp::endpoint> addresses;
+};
+
+void ask_resolver(const std::shared_ptr<NameQuestion>& question, const HostPort& peer) {
+  asio::io_context io;
+  asio::error_code error;
+  std::vector<asio::ip::tcp::endpoint> addresses;
+  for (const auto& found : asio::ip::tcp::resolver(io).resolve(peer.host, std::to_string(peer.port), error))
+    addresses.push_back(found.endpoint());
+  const std::scoped_lock lock(question->mutex);
+  question->addresses = std::move(addresses);
+  question->error = error;
+  question->answered.notify_all();
+}
+
+Result<std::vector<asio::ip::tcp::endpoint>> resolve(const Clock& clock, const HostPort& peer,
+                                                     std::uint64_t deadline_ns, const std::stop_token& stop) {
+  asio::error_code not_literal;
+  if (const auto ip = asio::ip::make_address(peer.host, not_literal); !not_literal)
+    return std::vector{asio::ip::tcp::endpoint(ip, peer.port)};
+  const auto question = std::make_shared<NameQuestion>();
+  std::thread([question, peer] { ask_resolver(question, peer); }).detach();
+  std::unique_lock lock(question->mutex);
+  while (!question->error.has_value()) {
+    if (stop.stop_requested()) return cancelled();
+    const std::uint64_t rest_ns = left_ns(clock, deadline_ns);
+    if (rest_ns == 0) return timed_out();
+    question->answered.wait_for(lock, std::chrono::nanoseconds(std::min(rest_ns, kStopLookMs * kNsPerMs)));
+  }
+  if (*question->error) return io_error(peer.host + ": " + question->error->message());
+  return std::move(question->addresses);
+}
+
 /// The first of the peer's addresses that answers.
 Result<asio::ip::tcp::socket> connect(asio::io_context& io, const Clock& clock, const HostPort& peer,
                                       std::uint64_t deadline_ns, const std::stop_token& stop) {
+  KVPACK_TRY_ASSIGN(const auto addresses, resolve(clock, peer, deadline_ns, stop));
   asio::error_code error;
-  asio::ip::tcp::resolver resolver(io);
-  const auto addresses = resolver.resolve(peer.host, std::to_string(peer.port), error);
-  if (error) return io_error(peer.host + ": " + error.message());
   asio::ip::tcp::socket socket(io);
   asio::error_code connected = asio::error::would_block;
   asio::async_connect(socket, addresses, [&](const asio::error_code& done, const asio::ip::tcp::endpoint&) {
@@ -66,6 +106,8 @@ Result<asio::ip::tcp::socket> connect(asio::io_context& io, const Clock& clock, 
 Result<ClientConnection> ClientConnection::open(FileSystem& fs, const Clock& clock, const HostPort& peer,
                                                 const TlsFiles& files, TlsPeer expected,
                                                 std::uint64_t deadline_ns, std::stop_token stop) {
+  // What is wrong on this side is known before the peer hears of us.
+  KVPACK_TRY_ASSIGN(TlsConnection tls, TlsConnection::client(fs, files, std::move(expected)));
   auto io = std::make_unique<asio::io_context>(1);
   KVPACK_TRY_ASSIGN(asio::ip::tcp::socket socket, connect(*io, clock, peer, deadline_ns, stop));
   asio::error_code error;
@@ -75,8 +117,7 @@ Result<ClientConnection> ClientConnection::open(FileSystem& fs, const Clock& clo
   // A wish. The send buffer is left to the system, which grows it as the path needs.
   socket.set_option(asio::socket_base::receive_buffer_size(kReceiveBufferBytes), error);
   ClientConnection out(clock, std::move(io), std::move(socket), deadline_ns, std::move(stop));
-  KVPACK_TRY_ASSIGN(TlsConnection tls,
-                    TlsConnection::client(fs, files, std::move(expected), out.socket_.native_handle()));
+  KVPACK_TRY(tls.attach(out.socket_.native_handle()));
   out.tls_.emplace(std::move(tls));
   for (;;) {
     KVPACK_TRY_ASSIGN(const TlsIo step, out.tls_->handshake());
@@ -98,6 +139,10 @@ Status ClientConnection::pin_pacing(std::uint64_t bytes_per_second) {
   static_cast<void>(bytes_per_second);
 #endif
   return success();
+}
+
+void ClientConnection::hurry(std::uint64_t ms) noexcept {
+  deadline_ns_ = std::min(deadline_ns_, clock_->monotonic_ns() + ms * kNsPerMs);
 }
 
 /// @param also_readable  come back as well when there is something to read

@@ -13,8 +13,8 @@ namespace kvpack::net {
 
 class ClientConnection {
  public:
-  // Resolves, connects and shakes hands. @param deadline_ns  of the monotonic clock, for this and all later
-  // calls. @param stop  ends whatever waits
+  // Reads the credentials, resolves, connects and shakes hands. @param deadline_ns  of the monotonic clock,
+  // for this and all later calls. @param stop  ends whatever waits
   // @error kTimeout kIo kCancelled, and those of TlsConnection
   static Result<ClientConnection> open(FileSystem& fs, const Clock& clock, const HostPort& peer,
                                        const TlsFiles& files, TlsPeer expected, std::uint64_t deadline_ns,
@@ -23,6 +23,9 @@ class ClientConnection {
   // Before anything is written: the system sends at most this fast. Only where the system can. @error kConfig
   // `GX10 handoff TCP pacing could not be pinned`
   Status pin_pacing(std::uint64_t bytes_per_second);
+
+  // Brings the deadline of all later calls forward to at most `ms` from now.
+  void hurry(std::uint64_t ms) noexcept;
 
   // Writes all of `bytes`, and takes what comes in meanwhile. @return false when `input` holds something: it
   // is for the caller to judge, and the rest is not written

@@ -11,15 +11,16 @@ struct Phase {
   std::string_view name;
   std::uint64_t AttemptPhases::*ns;
 };
-constexpr std::array<Phase, 9> kPhases{{{"accept", &AttemptPhases::accept_ns},
-                                        {"segment_read", &AttemptPhases::segment_read_ns},
-                                        {"sink_install", &AttemptPhases::sink_ns},
-                                        {"seal", &AttemptPhases::seal_ns},
-                                        {"reserve", &AttemptPhases::reserve_ns},
-                                        {"commit", &AttemptPhases::commit_ns},
-                                        {"ack", &AttemptPhases::ack_ns},
-                                        {"transfer_commit", &AttemptPhases::transfer_commit_ns},
-                                        {"total", &AttemptPhases::total_ns}}};
+constexpr std::array<Phase, 10> kPhases{{{"accept", &AttemptPhases::accept_ns},
+                                         {"segment_read", &AttemptPhases::segment_read_ns},
+                                         {"segment_process", &AttemptPhases::segment_process_ns},
+                                         {"sink_install", &AttemptPhases::sink_ns},
+                                         {"seal", &AttemptPhases::seal_ns},
+                                         {"reserve", &AttemptPhases::reserve_ns},
+                                         {"commit", &AttemptPhases::commit_ns},
+                                         {"ack", &AttemptPhases::ack_ns},
+                                         {"transfer_commit", &AttemptPhases::transfer_commit_ns},
+                                         {"total", &AttemptPhases::total_ns}}};
 
 /// Seconds as a decimal number, without a detour over floating point.
 std::string seconds_text(std::uint64_t ns) {

@@ -19,7 +19,7 @@ class ReceiverMetrics {
   static constexpr std::array<std::uint64_t, 13> kBoundsNs{
       100'000,     500'000,       1'000'000,     5'000'000,      10'000'000,     50'000'000,     100'000'000,
       500'000'000, 1'000'000'000, 5'000'000'000, 10'000'000'000, 60'000'000'000, 300'000'000'000};
-  static constexpr std::size_t kPhaseCount = 9;
+  static constexpr std::size_t kPhaseCount = 10;
   static constexpr std::size_t kCategoryCount = 1000;  // Error codes are below.
 
   struct Histogram {

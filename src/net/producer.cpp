@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::uint64_t kNsInMs = 1'000'000;
 constexpr std::size_t kProgressBytes = 8U << 20;
+/// A receiver that takes nothing any more need not be told that nothing comes.
+constexpr std::uint64_t kAbortMs = 1'000;
 
 Error refused(const handoff::RefusalFrame& refusal) {
   Error error =
@@ -71,6 +73,7 @@ class Transmission {
       // The receiver learns why the stream ends, if it still listens.
       if (const auto frame = handoff::Sender::abort_frame(); frame.has_value()) {
         Bytes input;
+        connection_->hurry(kAbortMs);
         static_cast<void>(connection_->write(*frame, input));
       }
     }

@@ -6,6 +6,7 @@
 #include <asio/post.hpp>
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <set>
 
@@ -22,6 +23,8 @@ namespace {
 
 constexpr int kSocketBufferBytes = 8'388'608;
 constexpr int kBacklog = 128;
+/// Begin frames of all connections together, until their turn has come: eight of the largest.
+constexpr std::size_t kMaxBeginBytes = 64U << 20;
 
 struct LoadedKey {
   std::string key_id;
@@ -64,10 +67,13 @@ struct Receiver::State final : SessionOwner {
   std::uint64_t started_unix_ms = 0;
   asio::io_context io{1};
   asio::ip::tcp::acceptor acceptor;
+  SocketAddress bound;
+  std::optional<SocketAddress> bound_for_metrics;
   asio::steady_timer accept_pause;
   std::set<std::shared_ptr<ReceiverSession>> sessions;
   std::deque<std::shared_ptr<ReceiverSession>> waiting;
   std::uint32_t running = 0;
+  std::size_t begin_bytes = 0;
   std::atomic<bool> stopping{false};
   mutable std::mutex counters_mutex;
   ReceiverCounters counters;
@@ -98,14 +104,18 @@ struct Receiver::State final : SessionOwner {
     if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
     if (!error) acceptor.bind(endpoint, error);
     if (!error) acceptor.listen(kBacklog, error);
+    const auto local = error ? asio::ip::tcp::endpoint() : acceptor.local_endpoint(error);
     if (error) return fail(ErrorCode::kIo, "bind " + address.text() + ": " + error.message());
+    bound = {local.address().to_string(), local.port()};
     return success();
   }
 
   Status listen_for_metrics() {
     if (!own_settings.metrics_listen.has_value()) return success();
     metrics_endpoint.emplace(io, [this] { return metrics.text(snapshot(), started_unix_ms); });
-    return metrics_endpoint->listen(*own_settings.metrics_listen);
+    KVPACK_TRY(metrics_endpoint->listen(*own_settings.metrics_listen));
+    bound_for_metrics = metrics_endpoint->address();
+    return success();
   }
   ReceiverCounters snapshot() const {
     const std::scoped_lock lock(counters_mutex);
@@ -159,25 +169,35 @@ struct Receiver::State final : SessionOwner {
 
   void take(asio::ip::tcp::socket socket) {
     count([](ReceiverCounters& c) { ++c.accepted; });
-    if (sessions.size() >= std::size_t{own_settings.max_connections} + running) {
-      AttemptReceipt receipt;
-      receipt.end = AttemptEnd::kExcess;
-      receipt.error = fail(ErrorCode::kBusy, "too many connections");
-      receipt.ended_unix_ms = clock->wall_ms();
-      count([](ReceiverCounters& c) { ++c.ends[static_cast<std::size_t>(AttemptEnd::kExcess)]; });
-      metrics.note(receipt);
-      host->ended(receipt);
-      return;
-    }
+    if (sessions.size() >= std::size_t{own_settings.max_connections} + running)
+      return turn_away(fail(ErrorCode::kBusy, "too many connections"));
     // One that cannot be tuned is gone already.
-    if (!tune(socket).has_value()) return;
+    if (auto tuned = tune(socket); !tuned.has_value()) return turn_away(std::move(tuned.error()));
     const auto session = std::make_shared<ReceiverSession>(*this, std::move(socket), policy());
     sessions.insert(session);
     count([](ReceiverCounters& c) { ++c.open_connections; });
     session->start();
   }
 
+  /// Ends an attempt that never became a session.
+  void turn_away(Error error) {
+    AttemptReceipt receipt;
+    receipt.end = AttemptEnd::kExcess;
+    receipt.error = std::move(error);
+    receipt.ended_unix_ms = clock->wall_ms();
+    count([](ReceiverCounters& c) { ++c.ends[static_cast<std::size_t>(AttemptEnd::kExcess)]; });
+    metrics.note(receipt);
+    host->ended(receipt);
+  }
+
   // ---- SessionOwner
+
+  bool hold_begin_bytes(std::size_t bytes) noexcept override {
+    if (bytes > kMaxBeginBytes - begin_bytes) return false;
+    begin_bytes += bytes;
+    return true;
+  }
+  void release_begin_bytes(std::size_t bytes) noexcept override { begin_bytes -= bytes; }
 
   void ask_for_turn(const std::shared_ptr<ReceiverSession>& session) override {
     waiting.push_back(session);
@@ -228,7 +248,36 @@ struct Receiver::State final : SessionOwner {
     for (const auto& session : open) session->stop();
     if (sessions.empty()) io.stop();
   }
+
+  /// After an exception nobody knows how far a session was.
+  void drop_all() noexcept {
+    stopping.store(true);
+    asio::error_code ignored;
+    acceptor.close(ignored);
+    while (!sessions.empty())
+      (*sessions.begin())->drop(fail(ErrorCode::kInternal, "receiver ended by an exception"));
+  }
 };
+
+namespace {
+
+/// Looks at nothing but whether the scope is left by an exception.
+template <class State>
+class DropOnThrow {
+ public:
+  explicit DropOnThrow(State& state) noexcept : state_(&state) {}
+  DropOnThrow(const DropOnThrow&) = delete;
+  DropOnThrow& operator=(const DropOnThrow&) = delete;
+  ~DropOnThrow() {
+    if (std::uncaught_exceptions() > before_) state_->drop_all();
+  }
+
+ private:
+  State* state_;
+  int before_ = std::uncaught_exceptions();
+};
+
+}  // namespace
 
 Receiver::Receiver(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
 
@@ -267,21 +316,19 @@ Result<std::unique_ptr<Receiver>> Receiver::bind(FileSystem& fs, const Clock& cl
 }
 
 SocketAddress Receiver::address() const {
-  asio::error_code error;
-  const auto endpoint = state_->acceptor.local_endpoint(error);
-  if (error) return state_->own_config.listen;
-  return {endpoint.address().to_string(), endpoint.port()};
+  return state_->bound;
 }
 
 std::optional<SocketAddress> Receiver::metrics_address() const {
-  if (!state_->metrics_endpoint.has_value()) return std::nullopt;
-  return state_->metrics_endpoint->address();
+  return state_->bound_for_metrics;
 }
 
 Status Receiver::run() {
   if (state_->stopping.load()) return success();
   state_->accept_next();
   if (state_->metrics_endpoint.has_value()) state_->metrics_endpoint->start();
+  // Whatever leaves the loop, every attempt has its end and every sink is aborted.
+  const DropOnThrow guard(*state_);
   state_->io.run();
   return success();
 }

@@ -42,11 +42,12 @@ void ReceiverSession::start() {
   TlsPeer peer{.leaf_sha256 = owner_->config->peer_leaf_sha256, .alpn = {kHandoffAlpn}, .server_name = {}};
   if (owner_->settings->refusals) peer.alpn.insert(peer.alpn.begin(), kRefusalAlpn);
   const ReceiverConfig& config = *owner_->config;
-  auto tls =
-      TlsConnection::server(*owner_->fs, {config.certificate_chain, config.private_key, config.peer_ca},
-                            std::move(peer), socket_.native_handle());
+  auto tls = TlsConnection::server(
+      *owner_->fs, {config.certificate_chain, config.private_key, config.peer_ca}, std::move(peer));
   if (!tls.has_value()) return fail_with(std::move(tls.error()), AttemptEnd::kHandshake);
   tls_.emplace(*std::move(tls));
+  if (auto attached = tls_->attach(socket_.native_handle()); !attached.has_value())
+    return fail_with(std::move(attached.error()), AttemptEnd::kHandshake);
   arm(in_ms(owner_->settings->handshake_timeout_ms));
   on_ready();
 }
@@ -95,7 +96,7 @@ void ReceiverSession::on_deadline() {
     case Phase::kHandshake: return fail_with(timed_out("the TLS handshake"), AttemptEnd::kHandshake);
     case Phase::kBegin: return fail_with(timed_out("the begin frame"), AttemptEnd::kBegin);
     case Phase::kWaiting:
-      return fail_with(fail(ErrorCode::kBusy, "receiver is busy with another transfer"), AttemptEnd::kVerify);
+      return fail_with(fail(ErrorCode::kBusy, "receiver is busy with another transfer"), AttemptEnd::kBusy);
     case Phase::kTransfer:
       return fail_transfer(timed_out(now_ns() >= transfer_deadline_ns_ ? "the end of the transfer"
                                      : frame_started_ns_ != 0          ? "the rest of a frame"
@@ -159,8 +160,14 @@ std::optional<TlsIo> ReceiverSession::read_some() {
     if (*io != TlsIo::kDone) return *io;
     // Tiny records cost as much as larger ones.
     budget -= std::min(budget, std::max(n, kLeastCharge));
+    if (phase_ == Phase::kBegin && !note_begin_bytes(n)) {
+      fail_with(fail(ErrorCode::kBusy, "receiver is busy with other begin frames"), AttemptEnd::kBusy);
+      return std::nullopt;
+    }
+    const std::uint64_t arrived_ns = now_ns();
     auto step = loop_.advance(n);
-    note_progress();
+    note_progress(arrived_ns);
+    if (step.has_value()) note_work(*step, now_ns() - arrived_ns);
     if (!step.has_value()) {
       fail_transfer(std::move(step.error()));
       return std::nullopt;
@@ -173,19 +180,43 @@ std::optional<TlsIo> ReceiverSession::read_some() {
   return TlsIo::kDone;
 }
 
+bool ReceiverSession::note_begin_bytes(std::size_t n) {
+  if (!owner_->hold_begin_bytes(n)) return false;
+  begin_bytes_ += n;
+  return true;
+}
+
+void ReceiverSession::release_begin() {
+  owner_->release_begin_bytes(std::exchange(begin_bytes_, 0));
+}
+
 /// A byte now and then extends nothing: the deadline of a frame counts from its first byte.
-void ReceiverSession::note_progress() {
+/// @param arrived_ns  when the bytes came, before anything was done with them
+void ReceiverSession::note_progress(std::uint64_t arrived_ns) {
   if (phase_ != Phase::kTransfer) return;
-  const std::uint64_t now = now_ns();
   if (loop_.between_frames()) {
-    if (frame_started_ns_ != 0) receipt_.phases.segment_read_ns += now - frame_started_ns_;
+    if (frame_started_ns_ != 0)
+      receipt_.phases.segment_read_ns += arrived_ns - frame_started_ns_ - frame_work_ns_;
     frame_started_ns_ = 0;
+    frame_work_ns_ = 0;
     // A deep prefill sends its begin first and the next frame much later.
     arm(std::min(transfer_deadline_ns_,
-                 std::max(now + owner_->config->timeout_ms * 1'000'000, begin_deadline_ns_)));
+                 std::max(now_ns() + owner_->config->timeout_ms * 1'000'000, begin_deadline_ns_)));
   } else if (frame_started_ns_ == 0) {
-    frame_started_ns_ = now;
-    arm(std::min(transfer_deadline_ns_, now + owner_->config->timeout_ms * 1'000'000));
+    frame_started_ns_ = arrived_ns;
+    arm(std::min(transfer_deadline_ns_, arrived_ns + owner_->config->timeout_ms * 1'000'000));
+  }
+}
+
+/// Where the time of one call of the loop belongs.
+void ReceiverSession::note_work(handoff::ReceiveStep step, std::uint64_t ns) {
+  if (phase_ != Phase::kTransfer) return;
+  AttemptPhases& phases = receipt_.phases;
+  if (step == handoff::ReceiveStep::kCommitted) {
+    phases.seal_ns = ns - phases.reserve_ns - phases.commit_ns;
+  } else {
+    phases.segment_process_ns += ns;
+    if (frame_started_ns_ != 0) frame_work_ns_ += ns;
   }
 }
 
@@ -206,6 +237,7 @@ void ReceiverSession::take_step(handoff::ReceiveStep step) {
 void ReceiverSession::start_transfer() {
   // Its wait may have ended while it was in the queue.
   if (phase_ != Phase::kWaiting) return owner_->give_up_turn(*this);
+  release_begin();
   phase_ = Phase::kTransfer;
   has_turn_ = true;
   admitted_ns_ = now_ns();
@@ -216,7 +248,7 @@ void ReceiverSession::start_transfer() {
   auto accepted = loop_.accept_begin(begin_wall_ms_, *sink_, &ledger_,
                                      admission->expected == nullptr ? owner_->enrolled : admission->expected);
   if (!accepted.has_value()) return fail_transfer(std::move(accepted.error()));
-  note_progress();
+  note_progress(now_ns());
   wait_for_room();
 }
 
@@ -326,8 +358,20 @@ void ReceiverSession::stop() {
   fail_with(fail(ErrorCode::kBusy, "receiver is stopping"), AttemptEnd::kStopped);
 }
 
+void ReceiverSession::drop(Error error) noexcept {
+  if (phase_ == Phase::kOver) return;
+  loop_.abort(error);
+  // One that has committed or has been refused stays so.
+  if (phase_ != Phase::kReply && phase_ != Phase::kLinger) {
+    receipt_.end = AttemptEnd::kStopped;
+    receipt_.error = std::move(error);
+  }
+  end();
+}
+
 void ReceiverSession::end() noexcept {
   if (phase_ == Phase::kOver) return;
+  release_begin();
   if (phase_ == Phase::kReply && receipt_.end == AttemptEnd::kCommitted)
     receipt_.error = fail(ErrorCode::kIo, "handoff ACK failed after commit");
   phase_ = Phase::kOver;

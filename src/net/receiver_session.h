@@ -22,6 +22,9 @@ class SessionOwner {
   virtual ~SessionOwner() = default;
   // A begin frame is complete: start_transfer is called when a transfer may run, perhaps before this returns.
   virtual void ask_for_turn(const std::shared_ptr<ReceiverSession>& session) = 0;
+  // More of a begin frame has arrived. @return false: all begin frames that wait hold too much
+  virtual bool hold_begin_bytes(std::size_t bytes) noexcept = 0;
+  virtual void release_begin_bytes(std::size_t bytes) noexcept = 0;
   // The transfer of this session, if it had the turn, is over.
   virtual void give_up_turn(ReceiverSession& session) noexcept = 0;
   virtual void session_ended(ReceiverSession& session, const AttemptReceipt& receipt) noexcept = 0;
@@ -45,8 +48,8 @@ class ReceiverSession final : public std::enable_shared_from_this<ReceiverSessio
   void start_transfer();
   // Ends it unless it is in the middle of a transfer.
   void stop();
-
-  bool has_transfer() const noexcept { return phase_ == Phase::kTransfer; }
+  // Ends it wherever it is, without a word to the peer.
+  void drop(Error error) noexcept;
 
  private:
   enum class Phase : std::uint8_t {
@@ -73,7 +76,10 @@ class ReceiverSession final : public std::enable_shared_from_this<ReceiverSessio
   std::optional<TlsIo> write_reply();
   std::optional<TlsIo> drop_input();
   void take_step(handoff::ReceiveStep step);
-  void note_progress();
+  bool note_begin_bytes(std::size_t n);
+  void release_begin();
+  void note_progress(std::uint64_t arrived_ns);
+  void note_work(handoff::ReceiveStep step, std::uint64_t ns);
   void commit();
   void fail_with(Error error, AttemptEnd end);
   void fail_transfer(Error error);
@@ -93,9 +99,11 @@ class ReceiverSession final : public std::enable_shared_from_this<ReceiverSessio
   handoff::ReceiveLoop loop_;  // Behind its sink and ledger: it may abort the sink when it dies.
   Phase phase_ = Phase::kHandshake;
   std::uint64_t accepted_ns_;
+  std::size_t begin_bytes_ = 0;      // held for the begin frame
   std::uint64_t begin_wall_ms_ = 0;  // when the begin frame was complete
   std::uint64_t admitted_ns_ = 0;
   std::uint64_t frame_started_ns_ = 0;  // 0 between frames
+  std::uint64_t frame_work_ns_ = 0;     // spent on the frame, not waiting for it
   std::uint64_t deadline_ns_ = 0;
   std::uint64_t begin_deadline_ns_ = 0;
   std::uint64_t transfer_deadline_ns_ = 0;

@@ -38,10 +38,7 @@ class TimedSink final : public handoff::Sink {
     const ScopedTime time(*clock_, phases_->sink_ns);
     return inner_->segment_ready(segment);
   }
-  Status prepare_commit(const handoff::VerifiedSeal& seal) override {
-    const ScopedTime time(*clock_, phases_->seal_ns);
-    return inner_->prepare_commit(seal);
-  }
+  Status prepare_commit(const handoff::VerifiedSeal& seal) override { return inner_->prepare_commit(seal); }
   Result<handoff::CommittedGeneration> commit() override {
     const ScopedTime time(*clock_, phases_->commit_ns);
     return inner_->commit();

@@ -245,7 +245,7 @@ TlsConnection::TlsConnection(TlsConnection&&) noexcept = default;
 TlsConnection& TlsConnection::operator=(TlsConnection&&) noexcept = default;
 TlsConnection::~TlsConnection() = default;
 
-Result<TlsConnection> TlsConnection::open(FileSystem& fs, const TlsFiles& files, TlsPeer peer, int descriptor,
+Result<TlsConnection> TlsConnection::open(FileSystem& fs, const TlsFiles& files, TlsPeer peer,
                                           bool is_server) {
   auto state = std::make_unique<State>();
   KVPACK_TRY_ASSIGN(state->alpn_names, alpn_list(peer.alpn));
@@ -255,7 +255,7 @@ Result<TlsConnection> TlsConnection::open(FileSystem& fs, const TlsFiles& files,
   if (is_server) SSL_CTX_set_alpn_select_cb(state->context.get(), choose_alpn, &state->alpn_names);
   state->connection.reset(SSL_new(state->context.get()));
   SSL* raw = state->connection.get();
-  if (raw == nullptr || !use_socket(raw, descriptor)) return tls_error(openssl_error());
+  if (raw == nullptr) return tls_error(openssl_error());
   if (is_server) {
     SSL_set_accept_state(raw);
   } else {
@@ -269,13 +269,16 @@ Result<TlsConnection> TlsConnection::open(FileSystem& fs, const TlsFiles& files,
   return TlsConnection(std::move(state));
 }
 
-Result<TlsConnection> TlsConnection::server(FileSystem& fs, const TlsFiles& files, TlsPeer peer,
-                                            int descriptor) {
-  return open(fs, files, std::move(peer), descriptor, true);
+Result<TlsConnection> TlsConnection::server(FileSystem& fs, const TlsFiles& files, TlsPeer peer) {
+  return open(fs, files, std::move(peer), true);
 }
-Result<TlsConnection> TlsConnection::client(FileSystem& fs, const TlsFiles& files, TlsPeer peer,
-                                            int descriptor) {
-  return open(fs, files, std::move(peer), descriptor, false);
+Result<TlsConnection> TlsConnection::client(FileSystem& fs, const TlsFiles& files, TlsPeer peer) {
+  return open(fs, files, std::move(peer), false);
+}
+
+Status TlsConnection::attach(int descriptor) {
+  if (!use_socket(state_->connection.get(), descriptor)) return tls_error(openssl_error());
+  return success();
 }
 
 Result<TlsIo> TlsConnection::handshake() {

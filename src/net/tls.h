@@ -38,11 +38,14 @@ enum class TlsIo : std::uint8_t { kDone, kWantRead, kWantWrite, kClosed };
 // time.
 class TlsConnection {
  public:
-  // Reads the credentials. Takes the descriptor's word that it is connected and does not block; does not own
-  // it.
+  // Reads the credentials.
   // @error kConfig and the rules on key and certificate files; kIo kNotFound of the file system
-  static Result<TlsConnection> server(FileSystem& fs, const TlsFiles& files, TlsPeer peer, int descriptor);
-  static Result<TlsConnection> client(FileSystem& fs, const TlsFiles& files, TlsPeer peer, int descriptor);
+  static Result<TlsConnection> server(FileSystem& fs, const TlsFiles& files, TlsPeer peer);
+  static Result<TlsConnection> client(FileSystem& fs, const TlsFiles& files, TlsPeer peer);
+
+  // Once, before the handshake. Takes the descriptor's word that it is connected and does not block; does not
+  // own it. @error kTls
+  Status attach(int descriptor);
 
   TlsConnection(TlsConnection&&) noexcept;
   TlsConnection& operator=(TlsConnection&&) noexcept;
@@ -71,8 +74,7 @@ class TlsConnection {
  private:
   struct State;
   explicit TlsConnection(std::unique_ptr<State> state) noexcept;
-  static Result<TlsConnection> open(FileSystem& fs, const TlsFiles& files, TlsPeer peer, int descriptor,
-                                    bool is_server);
+  static Result<TlsConnection> open(FileSystem& fs, const TlsFiles& files, TlsPeer peer, bool is_server);
   std::unique_ptr<State> state_;
 };
 

@@ -248,6 +248,7 @@ TEST_F(Cluster, TransfersWaitForTheirTurn) {
   std::condition_variable changed;
   bool first_is_running = false;
   bool second_has_asked = false;
+  std::size_t admitted_meanwhile = 0;
   MemorySource slow(2, 4096);
   slow.before_next = [&](std::size_t sent) -> Status {
     if (sent != 1) return success();
@@ -255,6 +256,9 @@ TEST_F(Cluster, TransfersWaitForTheirTurn) {
     first_is_running = true;
     changed.notify_all();
     changed.wait(lock, [&] { return second_has_asked; });
+    // Long enough for a begin frame that need not wait.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    admitted_meanwhile = host_.admitted().size();
     return success();
   };
   std::thread first([&] { EXPECT_EQ(outcome(slow), "acknowledged"); });
@@ -271,6 +275,7 @@ TEST_F(Cluster, TransfersWaitForTheirTurn) {
   };
   EXPECT_EQ(outcome(quick), "acknowledged");
   first.join();
+  EXPECT_EQ(admitted_meanwhile, 1U);
   EXPECT_THAT(host_.admitted(), ::testing::ElementsAre(1, 2));
 }
 

@@ -17,10 +17,11 @@ namespace kvpack::net {
 /// How an attempt ended. Every accepted socket is one attempt.
 enum class AttemptEnd : std::uint8_t {
   kCommitted,
-  kExcess,     ///< Closed at once: too many connections.
+  kExcess,     ///< Closed at once: too many connections, or one that had gone before it was looked at.
   kStopped,    ///< The receiver was stopped.
   kHandshake,  ///< TLS, certificate, pin or ALPN; also a peer that never finished it.
   kBegin,      ///< No begin frame came, or it could not be read.
+  kBusy,       ///< Its turn did not come in time, or waiting begin frames hold all the memory they may.
   kVerify,     ///< The producer's statements were refused.
   kTransfer,   ///< The stream broke off, was malformed, aborted by the producer, or too slow.
   kInstall,    ///< The engine refused.
@@ -31,12 +32,13 @@ std::string_view attempt_end_name(AttemptEnd end) noexcept;
 
 /// Nanoseconds. Sums saturate.
 struct AttemptPhases {
-  std::uint64_t accept_ns = 0;        ///< From accept to the end of the begin frame.
-  std::uint64_t segment_read_ns = 0;  ///< Inside frames, from the first byte of each on.
-  std::uint64_t sink_ns = 0;          ///< In the engine's sink, while segments came.
-  std::uint64_t seal_ns = 0;          ///< Seal check and the sink's prepare.
-  std::uint64_t reserve_ns = 0;       ///< The ledger.
-  std::uint64_t commit_ns = 0;        ///< The sink's commit.
+  std::uint64_t accept_ns = 0;           ///< From accept to the end of the begin frame.
+  std::uint64_t segment_read_ns = 0;     ///< Waiting inside frames, from the first byte of each to its last.
+  std::uint64_t segment_process_ns = 0;  ///< Hashing and judging what came, and the sink's part of it.
+  std::uint64_t sink_ns = 0;             ///< In the engine's sink, while segments came.
+  std::uint64_t seal_ns = 0;             ///< Seal check and the sink's prepare.
+  std::uint64_t reserve_ns = 0;          ///< The ledger.
+  std::uint64_t commit_ns = 0;           ///< The sink's commit.
   std::uint64_t ack_ns = 0;
   std::uint64_t transfer_commit_ns = 0;  ///< From admission to the end of the ACK.
   std::uint64_t total_ns = 0;            ///< From accept.
