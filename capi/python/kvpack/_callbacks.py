@@ -1,0 +1,69 @@
+"""Callbacks into Python: what they raise never reaches C, and comes out of the call in which they ran."""
+import threading
+
+from . import _structs as c
+from ._handles import inside
+
+
+class Callbacks:
+    """The callbacks of one call. They live until the end of the `with`, which re-raises what they raised first.
+
+    ctypes gives C whatever lies on the stack when a callback raises, which may be 0: so each is guarded here. What is
+    raised before the guard begins (an interrupt, the recursion limit) cannot be guarded against; whoever makes
+    callbacks keeps account of what they have done, and checks it before he believes a success.
+    """
+
+    def __init__(self, *busy):
+        self._busy = busy
+        self._kept = []
+        self._raised = None
+        self._lock = threading.Lock()
+
+    def _guarded(self, prototype, function, failure):
+        def run(*arguments):
+            try:
+                before = inside.busy
+                inside.busy = before + self._busy
+                try:
+                    function(*arguments)
+                finally:
+                    inside.busy = before
+                return success
+            except BaseException as raised:
+                self.keep(raised)
+                return failure
+
+        success = None if failure is None else c.OK
+        made = prototype(run)
+        self._kept.append(made)
+        return made
+
+    def status(self, prototype, function):
+        """A callback that returns a status: 0 when `function` returns, KVPACK_ERR_CALLBACK when it raises."""
+        return self._guarded(prototype, function, c.ERR_CALLBACK)
+
+    def silent(self, prototype, function):
+        """A callback that returns nothing."""
+        return self._guarded(prototype, function, None)
+
+    def keep(self, raised):
+        """What is to come out of the call; the first one counts."""
+        with self._lock:
+            if self._raised is None:
+                self._raised = raised
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, problem, traceback):
+        self._kept.clear()
+        raised, self._raised = self._raised, None
+        if raised is None or raised is problem:
+            return
+        context = raised.__context__
+        try:
+            # What the library says about it is only that a callback failed.
+            raise raised
+        finally:
+            raised.__context__ = context
+            del raised

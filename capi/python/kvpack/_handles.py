@@ -1,0 +1,116 @@
+"""Handles of the library: freed once, never while a call uses them, and refused after that.
+
+A handle belongs to the process that made it. After a fork the child refuses to use its copies, and frees none.
+"""
+import contextlib
+import os
+import threading
+import weakref
+
+from .errors import closed_handle, wrong_state
+
+_forks = 0
+
+
+def _count_fork():
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+class _Inside(threading.local):
+    """The handles whose calls have called back, of this thread."""
+
+    def __init__(self):
+        self.busy = ()
+
+
+inside = _Inside()
+
+
+class Owned:
+    """What a handle points to. Outlives the object of the user's as long as a call is in it."""
+
+    def __init__(self, what, pointer, free, keep=()):
+        self.what = what
+        self.pointer = pointer
+        self.free = free
+        self.keep = keep
+        self.uses = 0
+        self.closed = False
+        self.lock = threading.Lock()
+        self.forks = _forks
+
+    def enter(self):
+        if self.forks != _forks:
+            raise wrong_state("the %s was made before this process was forked" % self.what)
+        if self in inside.busy:
+            raise wrong_state("the %s is busy with the call in which this callback runs" % self.what)
+        with self.lock:
+            if self.closed:
+                raise closed_handle(self.what)
+            self.uses += 1
+        return self.pointer
+
+    def leave(self):
+        with self.lock:
+            self.uses -= 1
+            last = self.closed and self.uses == 0
+        if last:
+            self._release()
+
+    def close(self):
+        if self.forks != _forks:
+            return
+        with self.lock:
+            last = not self.closed and self.uses == 0
+            self.closed = True
+        if last:
+            self._release()
+
+    def _release(self):
+        pointer, self.pointer = self.pointer, None
+        self.free(pointer)
+        self.keep = ()
+
+
+class Handle:
+    """Base of what owns a handle. Closing twice is fine; a call that is running ends first."""
+
+    _what = "handle"
+    _owned: Owned
+
+    def _own(self, pointer, free, keep=()):
+        self._owned = Owned(self._what, pointer, free, keep)
+        # Also at the end of the process: a store that is closed writes its counters down.
+        weakref.finalize(self, self._owned.close)
+
+    @contextlib.contextmanager
+    def _use(self):
+        """The pointer, which stays good in the body."""
+        owned = self._owned
+        pointer = owned.enter()
+        try:
+            yield pointer
+        finally:
+            owned.leave()
+
+    def close(self) -> None:
+        """Frees the handle. Whatever is asked of it afterwards is refused."""
+        self._owned.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._owned.closed
+
+    def __enter__(self):
+        self._owned.enter()
+        self._owned.leave()
+        return self
+
+    def __exit__(self, *_):
+        self.close()
