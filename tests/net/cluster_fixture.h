@@ -7,55 +7,15 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <fstream>
 #include <mutex>
 #include <thread>
 
 #include "handoff/handoff_support.h"
 #include "kvpack/net/producer.h"
 #include "kvpack/net/receiver.h"
-#include "net/tls_certificates.h"
-#include "support/temp_directory.h"
+#include "net/enrolled_ends.h"
 
 namespace kvpack::net::testing {
-
-inline void write_file(const std::string& path, std::string_view content, std::filesystem::perms mode) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
-  std::filesystem::permissions(path, mode);
-}
-inline constexpr auto kPrivate = std::filesystem::perms::owner_read | std::filesystem::perms::owner_write;
-
-// A CA and what it has signed, as files.
-class Authority {
- public:
-  Authority(const kvpack::testing::TempDirectory& folder, const std::string& name)
-      : folder_(&folder), name_(name), key_(*make_private_key()), certificate_(*make_authority(key_, name)) {
-    write_file(path(), *certificate_pem(certificate_), kPrivate);
-  }
-  std::string path() const { return folder_->path(name_ + "-ca.pem"); }
-
-  struct Leaf {
-    std::string chain;
-    std::string key;
-    std::string sha256;
-  };
-  // A new key and certificate under `name`.
-  Leaf issue(const std::string& name, const std::string& server_name = "localhost",
-             int days = kLeafDays) const {
-    const PrivateKey key = *make_private_key();
-    const Certificate leaf = *sign_request(key_, certificate_, *make_request(key, server_name), days);
-    const Leaf out{folder_->path(name + ".pem"), folder_->path(name + "-key.pem"), *leaf_sha256(leaf)};
-    write_file(out.chain, *certificate_pem(leaf), kPrivate);
-    write_file(out.key, text_view(*private_key_pem(key)), kPrivate);
-    return out;
-  }
-
- private:
-  const kvpack::testing::TempDirectory* folder_;
-  std::string name_;
-  PrivateKey key_;
-  Certificate certificate_;
-};
 
 // A sink that lends its own memory and has what was committed.
 class KeepingSink final : public handoff::testing::RecordingSink {
@@ -182,47 +142,9 @@ class PatientClock final : public Clock {
 class Cluster : public ::testing::Test {
  protected:
   Cluster() : authority_(folder_, "house") {
-    const auto receiver = authority_.issue("receiver");
-    const auto producer = authority_.issue("producer");
-    const std::string hmac = folder_.path("hmac.key");
-    write_file(hmac, std::string(32, '\x07'), kPrivate);
-    const auto identity = [] {
-      handoff::ExactIdentity out;
-      out.adapter_sha256 = std::string(64, 'a');
-      out.chat_template_sha256 = std::string(64, 'b');
-      out.context_policy_sha256 = std::string(64, 'c');
-      out.model_revision = "m";
-      out.model_sha256 = std::string(64, 'd');
-      out.tokenizer_revision = "t";
-      out.tokenizer_sha256 = std::string(64, 'e');
-      return out;
-    };
-    receiver_config_.listen = {"127.0.0.1", 0};
-    receiver_config_.certificate_chain = receiver.chain;
-    receiver_config_.private_key = receiver.key;
-    receiver_config_.peer_ca = authority_.path();
-    receiver_config_.peer_leaf_sha256 = {producer.sha256};
-    receiver_config_.hmac_key_file = hmac;
-    receiver_config_.hmac_key_id = "loop-key";
-    receiver_config_.minimum_hmac_epoch = 4;
-    receiver_config_.replay_ledger = folder_.path("replay.json");
-    receiver_config_.timeout_ms = 20'000;
-    receiver_config_.wait_for_producer_ms = 20'000;
-    receiver_config_.identity = identity();
-    receiver_config_.target_cache_identity_sha256 = std::string(64, 'f');
-    producer_config_.server_name = "localhost";
-    producer_config_.certificate_chain = producer.chain;
-    producer_config_.private_key = producer.key;
-    producer_config_.peer_ca = authority_.path();
-    producer_config_.peer_leaf_sha256 = {receiver.sha256};
-    producer_config_.hmac_key_file = hmac;
-    producer_config_.hmac_key_id = "loop-key";
-    producer_config_.hmac_epoch = 4;
-    producer_config_.generation_ledger = folder_.path("generation.json");
-    producer_config_.pacing_bytes_per_second = 0;
-    producer_config_.timeout_ms = 20'000;
-    producer_config_.identity = identity();
-    producer_config_.target_cache_identity_sha256 = std::string(64, 'f');
+    auto [receiver, producer] = enroll_ends(folder_, authority_);
+    receiver_config_ = std::move(receiver);
+    producer_config_ = std::move(producer);
     transfer_.prompt_token_ids = {1, 2, 3};
   }
   ~Cluster() override { stop(); }
