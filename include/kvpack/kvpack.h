@@ -12,6 +12,7 @@
 #include "kvpack/base/result.h"
 #include "kvpack/base/secret.h"
 #include "kvpack/base/utf8.h"
+#include "kvpack/core/blob.h"
 #include "kvpack/core/canonical.h"
 #include "kvpack/core/canonical_json.h"
 #include "kvpack/core/chain.h"
