@@ -1,0 +1,127 @@
+#include "kvpack/store/cache_directory.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "support/stores.h"
+#include "support/temp_directory.h"
+#include "support/verdict.h"
+
+namespace kvpack::cache_directory_test {
+namespace {
+
+using testing::CountingRandom;
+using testing::TempDirectory;
+using testing::verdict;
+
+class CacheDirectory : public ::testing::Test {
+ protected:
+  CacheDirectory() : directory_(temporary_.path() + "/cache") {}
+
+  Result<SecretKey> open_key(bool create) {
+    return open_cache_key(fs_, random_, directory_, cache_key_path(directory_), create);
+  }
+  StoreOptions store_options(const SecretKey& key) const {
+    const Id32 tenant = *derive_tenant_namespace(key, byte_view("tenant"));
+    StoreOptions options;
+    options.root = cache_store_root(directory_);
+    options.keys =
+        std::make_shared<const KeyRing>(*KeyRing::create({.stable_root = key.duplicate(), .tenant = tenant}));
+    return options;
+  }
+  bool exists() const { return std::filesystem::exists(directory_); }
+
+  TempDirectory temporary_;
+  std::string directory_;
+  SystemFileSystem fs_;
+  CountingRandom random_;
+};
+
+TEST_F(CacheDirectory, WithoutCreateNothingIsMade) {
+  EXPECT_EQ(open_key(false).error().code, ErrorCode::kNotFound);
+  EXPECT_FALSE(exists());
+  const SecretKey key = testing::test_key(1);
+  EXPECT_EQ(open_cache_store(store_options(key), false).error().code, ErrorCode::kNotFound);
+  EXPECT_FALSE(exists());
+}
+
+TEST_F(CacheDirectory, CreateMakesAPrivateKeyOnce) {
+  const auto made = open_key(true);
+  ASSERT_EQ(verdict(made), "ok");
+  struct stat facts {};
+  ASSERT_EQ(::stat(cache_key_path(directory_).c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 07777, 0600U);
+  EXPECT_EQ(facts.st_size, 32);
+  ASSERT_EQ(::stat(directory_.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 07777, 0700U);
+  for (const bool create : {true, false}) {
+    const auto again = open_key(create);
+    ASSERT_EQ(verdict(again), "ok");
+    EXPECT_TRUE(constant_time_equal(again->expose(), made->expose()));
+  }
+}
+
+TEST_F(CacheDirectory, TheKeyMayLieElsewhere) {
+  const std::string path = temporary_.path() + "/keys/mine.key";
+  const auto made = open_cache_key(fs_, random_, directory_, path, true);
+  ASSERT_EQ(verdict(made), "ok");
+  EXPECT_TRUE(std::filesystem::exists(path));
+  EXPECT_FALSE(std::filesystem::exists(cache_key_path(directory_)));
+}
+
+TEST_F(CacheDirectory, AKeyThatIsNotPrivateOrNotAKeyIsRefused) {
+  ASSERT_EQ(verdict(open_key(true)), "ok");
+  constexpr char kRefused[] = "state:store key must be private, single-link, and exactly 32 bytes";
+  ASSERT_EQ(::chmod(cache_key_path(directory_).c_str(), 0640), 0);
+  EXPECT_EQ(verdict(open_key(true)), kRefused);
+  ASSERT_EQ(::chmod(cache_key_path(directory_).c_str(), 0600), 0);
+  std::filesystem::resize_file(cache_key_path(directory_), 31);
+  EXPECT_EQ(verdict(open_key(true)), kRefused);
+}
+
+TEST_F(CacheDirectory, NoKeyIsMadeBesideAStore) {
+  const auto key = open_key(true);
+  ASSERT_EQ(verdict(key), "ok");
+  ASSERT_EQ(verdict(open_cache_store(store_options(*key), true)), "ok");
+  std::filesystem::remove(cache_key_path(directory_));
+  EXPECT_EQ(verdict(open_key(true)),
+            "state:cache key is missing, and there is a store that needs it: " + cache_key_path(directory_));
+  EXPECT_FALSE(std::filesystem::exists(cache_key_path(directory_)));
+}
+
+TEST_F(CacheDirectory, TheStoreIsMadeOnceAndOpenedFromThenOn) {
+  const auto key = open_key(true);
+  ASSERT_EQ(verdict(key), "ok");
+  const StoreOptions options = store_options(*key);
+  for (const bool create : {true, true, false}) {
+    const auto store = open_cache_store(options, create);
+    ASSERT_EQ(verdict(store), "ok");
+    EXPECT_EQ(open_cache_store(options, true).error().code, ErrorCode::kBusy);
+  }
+  EXPECT_EQ(verdict(open_cache_store(store_options(testing::test_key(9)), true)),
+            "authentication:store belongs to another tenant or key");
+}
+
+TEST_F(CacheDirectory, WhatAnInterruptedCreationHasLeftIsFinished) {
+  const auto key = open_key(true);
+  ASSERT_EQ(verdict(key), "ok");
+  const std::string root = cache_store_root(directory_);
+  ASSERT_EQ(::mkdir(root.c_str(), 0700), 0);
+  EXPECT_EQ(verdict(open_cache_store(store_options(*key), true)), "ok");
+}
+
+TEST_F(CacheDirectory, AStoreThatHasLostItsCatalogIsNotReplaced) {
+  const auto key = open_key(true);
+  ASSERT_EQ(verdict(key), "ok");
+  const std::string root = cache_store_root(directory_);
+  ASSERT_EQ(verdict(open_cache_store(store_options(*key), true)), "ok");
+  std::filesystem::remove_all(root + "/catalog");
+  std::ofstream(root + "/not ours") << "x";
+  const auto opened = open_cache_store(store_options(*key), true);
+  EXPECT_EQ(verdict(opened), "state:catalog is missing, rebuild it: " + root + "/catalog/catalog.sqlite");
+}
+
+}  // namespace
+}  // namespace kvpack::cache_directory_test
