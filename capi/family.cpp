@@ -7,7 +7,6 @@ namespace kvpack::capi {
 namespace {
 
 constexpr std::uint64_t kFamilyOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_family_options, page_size_tokens);
-constexpr std::uint64_t kStateOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_state_options, dependency_count);
 constexpr std::uint64_t kStateInfoV0 = KVPACK_SIZE_UP_TO(kvpack_state_info, dependency_count);
 
 /// An enum member of an options struct; 0 is the first value.
@@ -23,34 +22,6 @@ Result<FamilyIdentity> read_family_options(const kvpack_family_options& options)
   KVPACK_TRY_ASSIGN(identity.mode, read_wire_enum<RepresentationMode>(options.mode));
   if (options.page_size_tokens != 0) identity.page_size_tokens = options.page_size_tokens;
   return identity;
-}
-
-Result<StateSpec> read_state_options(const kvpack_state_options& options) {
-  KVPACK_TRY(check_reserved(options.reserved));
-  StateSpec spec;
-  spec.layer = options.layer;
-  KVPACK_TRY_ASSIGN(const auto name, read_text(options.name, options.name_size, "name"));
-  if (name.size() > kMaxStateNameBytes || !is_utf8(name))
-    return bad_argument("name", "must be at most 255 bytes of UTF-8");
-  spec.name = name;
-  KVPACK_TRY_ASSIGN(spec.dtype, enum_from_wire<DType>(options.dtype));
-  KVPACK_TRY_ASSIGN(const auto dimensions,
-                    read_array(options.dimensions, options.dimension_count, "dimensions"));
-  if (dimensions.empty() || dimensions.size() > kMaxRank)
-    return bad_argument("dimension_count", "must be 1 to 8");
-  spec.dimensions.assign(dimensions.begin(), dimensions.end());
-  KVPACK_TRY_ASSIGN(spec.token_axis_rule, read_wire_enum<TokenAxisRule>(options.token_axis_rule));
-  KVPACK_TRY_ASSIGN(spec.codec, read_wire_enum<Codec>(options.codec));
-  KVPACK_TRY_ASSIGN(spec.layout, read_wire_enum<Layout>(options.layout));
-  KVPACK_TRY_ASSIGN(const auto dependencies,
-                    read_array(options.dependencies, options.dependency_count, "dependencies"));
-  if (dependencies.size() > kMaxDependenciesPerState)
-    return bad_argument("dependency_count", "must be at most 64");
-  for (const kvpack_state_key& dependency : dependencies) {
-    KVPACK_TRY_ASSIGN(StateKey key, read_state_key_argument(&dependency, "dependencies"));
-    spec.dependencies.push_back(std::move(key));
-  }
-  return spec;
 }
 
 kvpack_state_info describe_state(const StaticState& state) noexcept {
@@ -79,6 +50,34 @@ Result<const StaticState*> state_at(const kvpack_family* family, std::uint64_t i
 }
 
 }  // namespace
+
+Result<StateSpec> read_state_options(const kvpack_state_options& options) {
+  KVPACK_TRY(check_reserved(options.reserved));
+  StateSpec spec;
+  spec.layer = options.layer;
+  KVPACK_TRY_ASSIGN(const auto name, read_text(options.name, options.name_size, "name"));
+  if (name.size() > kMaxStateNameBytes || !is_utf8(name))
+    return bad_argument("name", "must be at most 255 bytes of UTF-8");
+  spec.name = name;
+  KVPACK_TRY_ASSIGN(spec.dtype, enum_from_wire<DType>(options.dtype));
+  KVPACK_TRY_ASSIGN(const auto dimensions,
+                    read_array(options.dimensions, options.dimension_count, "dimensions"));
+  if (dimensions.empty() || dimensions.size() > kMaxRank)
+    return bad_argument("dimension_count", "must be 1 to 8");
+  spec.dimensions.assign(dimensions.begin(), dimensions.end());
+  KVPACK_TRY_ASSIGN(spec.token_axis_rule, read_wire_enum<TokenAxisRule>(options.token_axis_rule));
+  KVPACK_TRY_ASSIGN(spec.codec, read_wire_enum<Codec>(options.codec));
+  KVPACK_TRY_ASSIGN(spec.layout, read_wire_enum<Layout>(options.layout));
+  KVPACK_TRY_ASSIGN(const auto dependencies,
+                    read_array(options.dependencies, options.dependency_count, "dependencies"));
+  if (dependencies.size() > kMaxDependenciesPerState)
+    return bad_argument("dependency_count", "must be at most 64");
+  for (const kvpack_state_key& dependency : dependencies) {
+    KVPACK_TRY_ASSIGN(StateKey key, read_state_key_argument(&dependency, "dependencies"));
+    spec.dependencies.push_back(std::move(key));
+  }
+  return spec;
+}
 
 Result<StateKey> read_state_key_argument(const kvpack_state_key* key, std::string_view name) {
   KVPACK_TRY(check_pointer(key, name));

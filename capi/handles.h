@@ -9,6 +9,7 @@
 #include "kvpack/core/cut_builder.h"
 #include "kvpack/core/cut_restore.h"
 #include "kvpack/core/expectation.h"
+#include "kvpack/core/family_builder.h"
 #include "kvpack/core/keys.h"
 #include "kvpack/core/pack_set_reader.h"
 #include "kvpack/core/prefix_chain.h"
@@ -122,6 +123,9 @@ Result<Keys> read_optional_keys(const kvpack_keys* keys);
 /// The schedule of an epoch, or of the one to be written where it is 0.
 Result<std::shared_ptr<const KeySchedule>> schedule_to_write(const KeyMaterial& keys, std::uint64_t epoch);
 
+/// One state as an engine knows it, except for its struct_size. @error INVALID_ARGUMENT; UNKNOWN_ENUM
+Result<StateSpec> read_state_options(const kvpack_state_options& options);
+inline constexpr std::uint64_t kStateOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_state_options, dependency_count);
 Result<StateKey> read_state_key_argument(const kvpack_state_key* key, std::string_view name);
 kvpack_state_key from_state_key(const StateKey& key) noexcept;
 SemanticModelId to_model(const kvpack_model& model) noexcept;

@@ -1662,6 +1662,209 @@ KVPACK_API kvpack_status kvpack_store_restore_into_engine(
     const uint32_t* tokens, uint64_t token_count, const kvpack_auxiliary_input* auxiliary,
     uint64_t auxiliary_count, const kvpack_store_restore_options* options, kvpack_error** error);
 
+/* # Cache in two calls
+ *
+ * For an engine that would rather not know what a family, a sink or a chain is: a directory is opened once; a
+ * save takes what was computed for a list of tokens, as one blob or as planes; a restore gives back,
+ * verified, what of it another list can reuse. docs/adopt.md is the way in. */
+
+/* An open cache: one directory, one identity, one kind of state. May be used by several threads at once. One
+ * handle in any process writes, any number read. It keeps nothing in memory but its catalog. */
+typedef struct kvpack_cache kvpack_cache;
+
+/* A state that was restored: verified as a whole, and in memory until it is freed. Immutable. */
+typedef struct kvpack_cache_state kvpack_cache_state;
+
+/* How important it is what a handle says. */
+enum {
+  KVPACK_LOG_WARNING = 1, /* Something was refused, or damaged and passed over. */
+  KVPACK_LOG_INFO = 2     /* What was saved, restored or not found. */
+};
+
+/* Told what a handle does, in one line, by the thread that does it; several may call at once. No key, token
+ * or prompt is in it. May not use the handle. */
+typedef void (*kvpack_log_fn)(void* user, uint32_t level, const char* text);
+
+/* Gives memory of `size` bytes, at least 1, or a status. Called by the thread that restores. */
+typedef kvpack_status (*kvpack_allocate_fn)(void* user, void** data, uint64_t size);
+
+/* Takes memory back that kvpack_allocate_fn has given. Called by any thread. */
+typedef void (*kvpack_release_fn)(void* user, void* data, uint64_t size);
+
+/* Stands for the logits among the parts of a state; the others are the planes in the order in which they were
+ * described, or 0 for the blob. */
+#define KVPACK_CACHE_LOGITS UINT64_MAX
+
+/* Which cache, under what identity, of what states. A change of `model`, the three identities below it,
+ * `states`, `row_bytes` or `with_logits` gives another cache in the same directory: what was saved before is
+ * not found. What belongs into which identity is docs/format/identities.md; kvpack_factor_digest makes one.
+ */
+typedef struct kvpack_cache_options {
+  uint64_t struct_size;
+  const char* directory;      /* Holds `store.key` and `store`; private to the user. */
+  kvpack_model model;         /* None zero, and none the digest of nothing, `auto` or `default`; likewise: */
+  kvpack_id engine_cache_abi; /* Changes whenever the meaning or order of state bytes does. */
+  kvpack_id topology;         /* Parallel shape; */
+  kvpack_id shard_map;        /* and which part of it this engine has. */
+  const kvpack_state_options* states; /* Planes, contiguous; struct_size of the first says how far they are
+                                       * apart. NULL: a state is one blob. */
+  uint64_t state_count;
+  uint64_t row_bytes;   /* Rows of a blob and of logits: a power of two, 4,096 to 4,194,304; 0: 65,536. A cut
+                         * has no more rows than tokens. */
+  uint32_t with_logits; /* 1: a save may give the logits of the last token. */
+  uint32_t cannot_step_back; /* 1: the engine cannot drop its last token and compute it again (a recurrent
+                              * one, or a window without its rows): a cut of the whole prompt without logits
+                              * is of no use to it, and the next shallower one is restored. */
+  uint32_t create;           /* 1: makes directory, key and store where they are missing. */
+  uint32_t read_only;        /* 1: beside a writer, or without one; for restores alone. */
+  const kvpack_keys* keys;   /* NULL: the key file. */
+  const char* key_path;      /* Where the key file is; NULL: `store.key` in the directory. */
+  const char* tenant;   /* With a key file: who shares this cache; set by the server. NULL: one tenant. */
+  uint64_t quota_bytes; /* As in kvpack_store_options: above it what was used longest ago is evicted. */
+  uint64_t max_memory_bytes; /* Of states that are being restored; 0: half of the memory. */
+  uint32_t max_parallelism;  /* Threads of one save or restore, at most 256; 0: 4. */
+  uint32_t unencrypted;      /* 1: new objects are authenticated but not encrypted. */
+  uint32_t strict;           /* 1: damage fails a restore, instead of being passed over. */
+  uint32_t reserved;
+  kvpack_allocate_fn allocate; /* Memory of restored states; NULL: the heap, aligned to 64 bytes. */
+  kvpack_release_fn release;   /* Needed with allocate. */
+  void* memory_user;           /* Must stay good until the cache and all its states have been freed. */
+  kvpack_log_fn log;           /* NULL: nobody is told. */
+  void* log_user;              /* Must stay good until the cache has been freed. */
+} kvpack_cache_options;
+
+/* What is to be saved. All memory keeps still during the call. */
+typedef struct kvpack_cache_save_options {
+  uint64_t struct_size;
+  const uint32_t* tokens; /* The complete list from which it was computed. Never stored. */
+  uint64_t token_count;
+  const kvpack_auxiliary_input* auxiliary; /* Images and other inputs that are no tokens. */
+  uint64_t auxiliary_count;
+  const void* blob; /* The state of a cache of blobs; not empty. */
+  uint64_t blob_size;
+  const kvpack_plane* planes; /* Or one for each state, in the order in which they were described, row-major:
+                               * its byte_strides and sidecar_sinks are zero. struct_size of the first says
+                               * how far they are apart. */
+  uint64_t plane_count;
+  const void* logits; /* Of the last token, in whatever form; NULL: none. */
+  uint64_t logits_size;
+  uint64_t checkpoint_stride_tokens; /* Of planes that hold every token: a cut at each multiple of it too, a
+                                      * multiple of 256; 0: none. */
+  uint64_t time_to_live_ms;          /* Then it is found no more; 0: no limit. */
+  const char* label;                 /* Name of the model for people, at most 16,384 bytes; no secret. */
+  uint64_t label_size;
+} kvpack_cache_save_options;
+
+/* What a save has done. */
+typedef struct kvpack_cache_saved {
+  uint64_t struct_size;
+  uint32_t replayed;  /* 1: all of it was there already, and nothing was written. */
+  uint32_t cut_count; /* Prefixes at which it can be found, its whole length among them. */
+  uint64_t token_count;
+  kvpack_id manifest_id;   /* Of the cut of all tokens. */
+  uint64_t restored_bytes; /* Payload of that cut. */
+  uint64_t written_object_bytes;
+  uint64_t shared_object_bytes; /* Of chunks that the cache had already; a blob shares nothing. */
+} kvpack_cache_saved;
+
+/* Lends memory of exactly `size` bytes for a part, or leaves `*data` NULL. For a plane it is called before
+ * anything is read, and again when the next shallower cut is tried; for a blob and for logits when everything
+ * has been verified. What it lends is undefined until the restore has succeeded. */
+typedef kvpack_status (*kvpack_cache_lend_fn)(void* user, uint64_t part, void** data, uint64_t size);
+
+/* What is wanted. */
+typedef struct kvpack_cache_restore_options {
+  uint64_t struct_size;
+  const uint32_t* tokens; /* The complete prompt. */
+  uint64_t token_count;
+  const kvpack_auxiliary_input* auxiliary;
+  uint64_t auxiliary_count;
+  kvpack_cache_lend_fn lend; /* NULL: everything goes into memory of the cache. */
+  void* lend_user;
+  const kvpack_cancel* cancel; /* NULL: nobody ends it. */
+  kvpack_progress_fn progress; /* As in kvpack_store_restore_options. */
+  void* progress_user;
+} kvpack_cache_restore_options;
+
+/* What was restored. */
+typedef struct kvpack_cache_restored {
+  uint64_t struct_size;
+  uint32_t restored;        /* 0: a miss; only suffix_tokens says something then, and perhaps fault_count. */
+  uint32_t has_logits;      /* 1: the logits of the last token of the cut are there. */
+  uint64_t token_count;     /* Of the cut. */
+  uint64_t reusable_tokens; /* Tokens that need not be computed: those of the cut, less one where it is the
+                             * whole prompt and has no logits: that token has to be dropped and computed. */
+  uint64_t suffix_tokens;   /* Tokens of the prompt that are left to compute; 0 with logits alone. */
+  uint64_t restored_bytes;
+  uint64_t fault_count; /* Deeper cuts that were damaged and passed over. */
+  kvpack_id manifest_id;
+} kvpack_cache_restored;
+
+/* Opens a cache, and with `create` makes what is missing of it.
+ *
+ * Errors: EXPECTATION an identity is no resolved value; BOUNDS row_bytes; SEMANTICS, CODEC, GRAPH a state;
+ * NOT_FOUND there is no key file or no store; STATE the key file is not private, or missing beside a store;
+ * BUSY another handle writes; AUTHENTICATION the store belongs to another tenant or key; CATALOG, IO. */
+KVPACK_API kvpack_status kvpack_cache_open(kvpack_cache** out, const kvpack_cache_options* options,
+                                           kvpack_error** error);
+
+/* Saves a cut of all tokens, durable and to be found when the call returns; of planes that hold every token
+ * also one of the last whole block of 256 tokens, which answers longer prompts. A blob answers longer prompts
+ * where its token count is a multiple of 256, else its own tokens alone, and shallower ones never. What was
+ * saved already is not written again. `out` may be NULL.
+ *
+ * Errors: STATE what is given is not what the cache keeps, a plane is too short, there are no tokens, or
+ * fewer than rows (`expected` says which row_bytes would do), or the cache is open for reading only; QUOTA
+ * memory, or the quota is full of what is in use; CATALOG, IO. Cuts that were finished before a failure stay.
+ */
+KVPACK_API kvpack_status kvpack_cache_save(kvpack_cache* cache, kvpack_cache_saved* out,
+                                           const kvpack_cache_save_options* options, kvpack_error** error);
+
+/* Restores the deepest cut that is a prefix of the tokens. After a miss `*state` is NULL, and that is no
+ * error. Nothing is given out before all of it has been verified; what is damaged is logged, put aside, and
+ * the next shallower cut taken. `out` may be NULL.
+ *
+ * Errors: QUOTA max_memory_bytes; CANCELLED; NO_MEMORY; BOUNDS, RESERVED, SEMANTICS a blob that was not
+ * written by this interface; with `strict`, what is wrong with an object; what callbacks return; CATALOG, IO.
+ */
+KVPACK_API kvpack_status kvpack_cache_restore(kvpack_cache* cache, kvpack_cache_state** state,
+                                              kvpack_cache_restored* out,
+                                              const kvpack_cache_restore_options* options,
+                                              kvpack_error** error);
+
+/* A part of a restored state: exactly the bytes that were saved, or NULL when there is no such part. Those of
+ * a part that was lent are the caller's own. `size` may be NULL. */
+KVPACK_API const void* kvpack_cache_state_data(const kvpack_cache_state* state, uint64_t part,
+                                               uint64_t* size);
+
+/* First token of a plane: not 0 for a tail window. */
+KVPACK_API uint64_t kvpack_cache_state_token_start(const kvpack_cache_state* state, uint64_t part);
+
+/* Frees a restored state, and its memory but for what was lent. */
+KVPACK_API void kvpack_cache_state_free(kvpack_cache_state* state);
+
+/* The store of a cache, for everything else that can be done with one: its figures, its upkeep, what is in
+ * it. The handle is the caller's. */
+KVPACK_API kvpack_status kvpack_cache_store(const kvpack_cache* cache, kvpack_store** out,
+                                            kvpack_error** error);
+
+/* Frees a cache. Its states stay good. */
+KVPACK_API void kvpack_cache_free(kvpack_cache* cache);
+
+/* An identity out of what it stands for: SHA-256 of a resolved value, in bytes or as text.
+ *
+ * Errors: EXPECTATION it is empty, or one of the words `auto` and `default`, whatever the case. */
+KVPACK_API kvpack_status kvpack_factor_digest(kvpack_id* out, const void* value, uint64_t value_size,
+                                              kvpack_error** error);
+
+/* The same for a file, such as weights, adapters or a tokenizer: SHA-256 of what is in it, whatever it is
+ * called. progress may be NULL.
+ *
+ * Errors: EXPECTATION it is empty; NOT_FOUND, IO it cannot be read; what progress returns. */
+KVPACK_API kvpack_status kvpack_factor_digest_file(kvpack_id* out, const char* path,
+                                                   kvpack_progress_fn progress, void* progress_user,
+                                                   kvpack_error** error);
+
 /* # Manifests and packs
  *
  * The parts of a cut on their own, bytes to bytes. */

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Runs the examples as a person would: a key file, a set saved and restored, refusals, the set verified, a store.
-# usage: run_examples.sh FOLDER SAVE_RESTORE README STORE [VALGRIND]
+# Runs the examples as a person would: a key file, a set saved and restored, refusals, the set verified, a store, and
+# two caches, each in two runs.
+# usage: run_examples.sh FOLDER SAVE_RESTORE README STORE CACHE CACHE_PLANES [VALGRIND]
 set -eu
-folder=$1 save_restore=$2 readme=$3 store=$4 valgrind=${5:-}
+folder=$1 save_restore=$2 readme=$3 store=$4 cache=$5 cache_planes=$6 valgrind=${7:-}
 rm -rf "$folder"
 mkdir -p "$folder"
 (umask 077 && head -c 32 /dev/urandom >"$folder/store.key")
@@ -39,11 +40,30 @@ want "store: 3 cuts, " "$output"
 want "restored: as if everything had been computed" "$output"
 say "$output"
 
+for reused in 0 512; do
+  output=$("$cache" "$folder")
+  want "reused $reused of 700 tokens" "$output"
+  want "the same state as without a cache" "$output"
+  say "$output"
+done
+
+for found in "miss: nothing of 700 tokens" "restored: 700 of 700 tokens, "; do
+  output=$("$cache_planes" "$folder")
+  want "$found" "$output"
+  want "restored: 512 of 1000 tokens, " "$output"
+  want "the same state as without a cache" "$output"
+  say "$output"
+done
+
 if [ -n "$valgrind" ]; then
   rm -r "$folder/session.kvset" "$folder/store"
   "$valgrind" --quiet --leak-check=full --show-leak-kinds=all --errors-for-leak-kinds=definite,indirect,possible \
     --error-exitcode=9 "$save_restore" "$folder" >/dev/null
   "$valgrind" --quiet --leak-check=full --show-leak-kinds=all --errors-for-leak-kinds=definite,indirect,possible \
     --error-exitcode=9 "$store" "$folder" >/dev/null
+  "$valgrind" --quiet --leak-check=full --show-leak-kinds=all --errors-for-leak-kinds=definite,indirect,possible \
+    --error-exitcode=9 "$cache" "$folder" >/dev/null
+  "$valgrind" --quiet --leak-check=full --show-leak-kinds=all --errors-for-leak-kinds=definite,indirect,possible \
+    --error-exitcode=9 "$cache_planes" "$folder" >/dev/null
   say "valgrind: clean"
 fi

@@ -63,6 +63,11 @@ static void sizes_stay(void) {
   FIRST_VERSION(kvpack_store_restored, 144);
   FIRST_VERSION(kvpack_engine_inventory, 64);
   FIRST_VERSION(kvpack_engine, 240);
+  FIRST_VERSION(kvpack_cache_options, 408);
+  FIRST_VERSION(kvpack_cache_save_options, 120);
+  FIRST_VERSION(kvpack_cache_saved, 80);
+  FIRST_VERSION(kvpack_cache_restore_options, 80);
+  FIRST_VERSION(kvpack_cache_restored, 88);
   FIRST_VERSION(kvpack_muse_config_info, 160);
   FIRST_VERSION(kvpack_muse_identity_fields, 216);
   FIRST_VERSION(kvpack_muse_model_options, 104);
