@@ -93,7 +93,20 @@ Node& PrefixTree::place(const std::shared_ptr<const KeyWords>& key) {
     node = common == next->edge.size() ? next : &split(*next, common);
     depth += common;
   }
+  lay_into(*node, key);
   return *node;
+}
+
+/// Every key below a node begins with the same words, so its edge can lie in any of them.
+void PrefixTree::lay_into(Node& node, const std::shared_ptr<const KeyWords>& key) noexcept {
+  const auto depth = static_cast<std::size_t>(node.edge.data() - node.key->words().data());
+  node.edge = key->words().subspan(depth, node.edge.size());
+  node.key = key;
+}
+
+void PrefixTree::lay_into_live_keys(Node& lowest) noexcept {
+  for (Node* node = &lowest; node != root_.get(); node = node->parent)
+    if (!node->entry) lay_into(*node, node->children.front().node->key);
 }
 
 Node& PrefixTree::split(Node& node, std::size_t at) {
@@ -123,13 +136,19 @@ Node& PrefixTree::add_leaf(Node& parent, const std::shared_ptr<const KeyWords>& 
   return made;
 }
 
+void PrefixTree::settle(Node& node) noexcept {
+  lay_into_live_keys(*node.parent);
+}
+
 void PrefixTree::prune(Node& node) noexcept {
-  for (Node* empty = &node; empty != root_.get() && !empty->entry && empty->children.empty();) {
+  Node* empty = &node;
+  while (empty != root_.get() && !empty->entry && empty->children.empty()) {
     Node* parent = empty->parent;
     parent->children.erase(place_of(parent->children, empty->edge[0]));
     --nodes_;
     empty = parent;
   }
+  lay_into_live_keys(*empty);
 }
 
 }  // namespace resident

@@ -46,7 +46,7 @@ struct alignas(64) Node {
   std::span<const std::uint32_t> edge{};  ///< From the parent to here; empty for the root alone.
   std::vector<Child> children{};          ///< By first word.
   Node* parent = nullptr;
-  std::shared_ptr<const KeyWords> key{};  ///< Keeps `edge` alive.
+  std::shared_ptr<const KeyWords> key{};  ///< Keeps `edge` alive: of the entry here, else of one below.
   std::optional<Entry> entry{};
 };
 
@@ -57,9 +57,12 @@ class PrefixTree {
   PrefixTree& operator=(const PrefixTree&) = delete;
   ~PrefixTree();
 
-  /// The node of a key, made when it is not there. Its entry is the caller's to set.
+  /// The node of a key, made when it is not there. Its entry is the caller's to set, and then to settle.
   Node& place(const std::shared_ptr<const KeyWords>& key);
-  /// Takes away nodes from this one upwards that hold neither entry nor children. Edges are not joined again.
+  /// After an entry was set: no node above keeps the key of an entry that this one has replaced.
+  void settle(Node& node) noexcept;
+  /// After an entry was taken out: takes away nodes from this one upwards that hold neither entry nor
+  /// children. Edges are not joined again, but what stays lies in keys of entries that are there.
   void prune(Node& node) noexcept;
   std::uint64_t nodes() const noexcept { return nodes_; }
 
@@ -84,6 +87,8 @@ class PrefixTree {
   static Node* child(const Node& node, std::uint32_t word) noexcept;
   static bool matches(std::span<const std::uint32_t> edge, std::size_t depth,
                       std::span<const std::uint32_t> scope, std::span<const std::uint32_t> tokens) noexcept;
+  static void lay_into(Node& node, const std::shared_ptr<const KeyWords>& key) noexcept;
+  void lay_into_live_keys(Node& lowest) noexcept;
   Node& split(Node& node, std::size_t at);
   Node& add_leaf(Node& parent, const std::shared_ptr<const KeyWords>& key, std::size_t depth);
 

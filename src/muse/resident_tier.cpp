@@ -255,6 +255,7 @@ class Insertion {
     const std::uint64_t id = ++state_.last_id;
     const std::size_t tokens = stored_->key->tokens().size();
     node.entry = Entry{id, state_.clock, tokens % kBlockTokens == 0, !stored_->logits.empty(), stored_};
+    state_.tree.settle(node);
     entry_handle_.key() = id;
     entry_handle_.mapped() = &node;
     state_.entries.insert(std::move(entry_handle_));

@@ -410,6 +410,27 @@ TEST(ResidentTier, OverheadIsReportedApart) {
   EXPECT_EQ(tier.stats().overhead_bytes, empty);
 }
 
+TEST(ResidentTier, NoTokenListOutlivesItsEntry) {
+  ResidentTier roomy = tier_of();
+  put(roomy, narrow_snapshot(1024));
+  const std::uint64_t bytes = roomy.stats().resident_bytes;
+  ResidentTier tier = tier_of(bytes + bytes / 2);  // room for one
+  const auto fork = [](std::size_t count) {
+    auto tokens = counted_tokens(count);
+    tokens.back() = 7;
+    return snapshot_of(tokens, 1, [](std::uint32_t layer, std::uint32_t kind, std::uint64_t token) {
+      return 30'000 + token + layer + 10'000 * kind;
+    });
+  };
+  put(tier, narrow_snapshot(1024));
+  const std::uint64_t alone = tier.stats().overhead_bytes;
+  // Branches off near its end, so that the shared part lies in the list of the one that came first.
+  put(tier, fork(1000));
+  put(tier, narrow_snapshot(1024));
+  EXPECT_EQ(tier.stats().entries, 1U);
+  EXPECT_LE(tier.stats().overhead_bytes, alone + 1024);
+}
+
 TEST(ResidentTier, AnExactEntryWithoutLogitsHidesItsAncestorUnlessToldOtherwise) {
   ResidentTier tier = tier_of();
   put(tier, narrow_snapshot(512));
