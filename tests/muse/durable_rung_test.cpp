@@ -102,7 +102,8 @@ TEST(MuseDurableRung, DamageFailsARequestOfAStrictStore) {
                            kvpack::testing::object_name(kvpack::store::ObjectKind::kManifest, deep);
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
   MemorySession session(3);
-  EXPECT_FALSE(r.ladder().prepare(session, counting_tokens(600)).has_value());
+  EXPECT_EQ(verdict(r.ladder().prepare(session, counting_tokens(600))),
+            "authentication:manifest object length changed");
   expect_live(session, 3);
 }
 

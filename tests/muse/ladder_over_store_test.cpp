@@ -85,6 +85,9 @@ TEST_F(LadderOverAStore, EqualDepthComesFromMemoryAndAnotherIdentityMisses) {
   other.model_sha256.bytes[0] ^= 1;
   attach(other);
   EXPECT_EQ(served(600), "miss 0");
+  // Where the store would let memory serve, memory has nothing under this identity.
+  save(512);
+  EXPECT_EQ(served(600), "durable 512");
 }
 
 TEST_F(LadderOverAStore, ADurableHitOfTheWholeRequestBringsItsLogits) {
