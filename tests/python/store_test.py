@@ -345,6 +345,7 @@ class Refusals(StoreCase):
         size = 512 * TOKEN_BYTES
         for message, memory in (("does not lend its memory for writing", [bytes(size), bytearray(size)]),
                                 ("lends 7 bytes, and state 1 takes %d" % size, [bytearray(size), bytearray(7)]),
+                                ("lends state 1 memory that state 0 has", [bytearray(size)] * 2),
                                 ("argument into is 1 planes, and the cut has 2", [bytearray(size)])):
             with self.subTest(message=message), self.refused(1, message):
                 store.restore(self.family, MODEL, make_tokens(512), into=memory)

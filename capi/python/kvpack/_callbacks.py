@@ -3,6 +3,7 @@ import threading
 
 from . import _structs as c
 from ._handles import inside
+from .errors import Error
 
 
 class Callbacks:
@@ -19,7 +20,7 @@ class Callbacks:
         self._raised = None
         self._lock = threading.Lock()
 
-    def _guarded(self, prototype, function, failure):
+    def _guarded(self, prototype, function, failure, outranks=False):
         def run(*arguments):
             try:
                 before = inside.busy
@@ -30,7 +31,7 @@ class Callbacks:
                     inside.busy = before
                 return success
             except BaseException as raised:
-                self.keep(raised)
+                self.keep(raised, outranks)
                 return failure
 
         success = None if failure is None else c.OK
@@ -38,18 +39,22 @@ class Callbacks:
         self._kept.append(made)
         return made
 
-    def status(self, prototype, function):
-        """A callback that returns a status: 0 when `function` returns, KVPACK_ERR_CALLBACK when it raises."""
-        return self._guarded(prototype, function, c.ERR_CALLBACK)
+    def status(self, prototype, function, outranks=False):
+        """A callback that returns a status: 0 when `function` returns, KVPACK_ERR_CALLBACK when it raises. What one that
+        outranks the others raises counts even when it was not the first."""
+        return self._guarded(prototype, function, c.ERR_CALLBACK, outranks)
 
     def silent(self, prototype, function):
         """A callback that returns nothing."""
         return self._guarded(prototype, function, None)
 
-    def keep(self, raised):
-        """What is to come out of the call; the first one counts."""
+    def keep(self, raised, outranks=False):
+        """What is to come out of the call: the first one, or one that outranks it, with the first as its context."""
         with self._lock:
             if self._raised is None:
+                self._raised = raised
+            elif outranks:
+                raised.__context__ = self._raised
                 self._raised = raised
 
     def __enter__(self):
@@ -58,7 +63,7 @@ class Callbacks:
     def __exit__(self, kind, problem, traceback):
         self._kept.clear()
         raised, self._raised = self._raised, None
-        if raised is None or raised is problem:
+        if raised is None or raised is problem or not (problem is None or isinstance(problem, Error)):
             return
         context = raised.__context__
         try:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import weakref
+from typing import Tuple
 
 from .errors import closed_handle, wrong_state
 
@@ -25,7 +26,7 @@ class _Inside(threading.local):
     """The handles whose calls have called back, of this thread."""
 
     def __init__(self):
-        self.busy = ()
+        self.busy: Tuple["Owned", ...] = ()
 
 
 inside = _Inside()

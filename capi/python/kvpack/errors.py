@@ -1,5 +1,5 @@
 """What a refusal looks like: one code, one text, and facts that say where."""
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple, Type
 
 from . import _structs as c
 
@@ -82,16 +82,16 @@ class MachineError(Error):
     """Codes from 900 on: no memory, or a fault of the library."""
 
 
-_BY_CODE = {
+_BY_CODE: Dict[int, Type[Error]] = {
     c.ERR_AUTHENTICATION: AuthenticationError, c.ERR_EXPECTATION: ExpectationError, c.ERR_QUOTA: QuotaError,
     c.ERR_NOT_FOUND: NotFoundError, c.ERR_BUSY: BusyError, c.ERR_CANCELLED: CancelledError,
 }
-_BY_HUNDRED = {0: MisuseError, 1: FormatError, 2: StorageError, 3: TransferError}
+_BY_HUNDRED: Dict[int, Type[Error]] = {0: MisuseError, 1: FormatError, 2: StorageError, 3: TransferError}
 
 
-def error_class(code: int) -> type:
+def error_class(code: int) -> Type[Error]:
     """The class of errors with this code."""
-    return _BY_CODE.get(code) or _BY_HUNDRED.get(code // 100, MachineError)
+    return _BY_CODE.get(code, _BY_HUNDRED.get(code // 100, MachineError))
 
 
 def bad_argument(name: str, problem: str) -> MisuseError:

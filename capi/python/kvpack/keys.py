@@ -1,7 +1,7 @@
 """Key rings: roots, tenant, and the epochs that may be opened."""
 import ctypes
 import os
-from typing import Mapping, Optional, Union
+from typing import List, Mapping, Optional, Union
 
 from . import _structs as c
 from ._buffers import View
@@ -35,7 +35,7 @@ class Keys(Handle):
         Raises:
             Error: STATE, SEMANTICS, NOT_FOUND, IO as kvpack_keys_new.
         """
-        views = []
+        views: List[View] = []
         try:
             options = c.kvpack_keys_options(
                 minimum_epoch=number(minimum_epoch, "minimum_epoch"),

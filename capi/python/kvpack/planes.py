@@ -26,7 +26,7 @@ class Plane:
         sidecar_sinks: sinks of the statistics sidecar, 1 to 8, of an f16 state; 0: no sidecar.
     """
 
-    data: Any
+    data: Any = dataclasses.field(repr=False)
     token_start: int = 0
     byte_strides: Optional[Sequence[int]] = None
     sidecar_sinks: int = 0

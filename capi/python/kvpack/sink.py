@@ -40,7 +40,8 @@ class Sink:
         """Drops the generation that was begun, or the part of it that there is."""
 
     def reset(self) -> None:
-        """After each abort: forces a known state, which matters when a commit has failed halfway."""
+        """After each abort: forces a known state, which matters when a commit has failed halfway. What it raises outranks
+        what came before: nobody knows what is live."""
 
 
 class MemorySink(Sink):
@@ -98,13 +99,15 @@ class SinkCall:
         self._sink = sink
         self._cut = None
         self._missing = {}
+        self._ranges = {}
         self._lent = contextlib.ExitStack()
         self._open = False
         self._committed = False
         self.struct = c.kvpack_restore_sink()
         for name, prototype in (("begin", c.sink_begin_fn), ("lend", c.sink_lend_fn), ("write", c.sink_write_fn),
                                 ("commit", c.user_status_fn), ("reset", c.user_status_fn)):
-            made = callbacks.status(prototype, getattr(self, "_" + name))
+            # After a failed reset nobody knows what is live, which matters more than why it came to that.
+            made = callbacks.status(prototype, getattr(self, "_" + name), outranks=name == "reset")
             setattr(self.struct, name, ctypes.cast(made, ctypes.c_void_p).value)
         made = callbacks.silent(c.user_void_fn, self._abort)
         self.struct.abort = ctypes.cast(made, ctypes.c_void_p).value
@@ -125,6 +128,10 @@ class SinkCall:
         view = self._lent.enter_context(View(memory, "data", writable=True))
         if view.size < size:
             raise bad_argument("data", "lends %d bytes, and state %d takes %d" % (view.size, index, size))
+        for other, (start, end) in self._ranges.items():
+            if view.address < end and start < view.address + size:
+                raise bad_argument("data", "lends state %d memory that state %d has" % (index, other))
+        self._ranges[index] = (view.address, view.address + size)
         ctypes.c_void_p.from_address(out).value = view.address
         self._missing.pop(index, None)
 
@@ -159,7 +166,7 @@ class SinkCall:
         self._lent.close()
         if self._cut is not None:
             self._cut._end()
-        self._cut, self._missing = None, {}
+        self._cut, self._missing, self._ranges = None, {}, {}
 
     def check(self):
         """Refuses a success of the library's that the sink knows nothing of."""

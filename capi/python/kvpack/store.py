@@ -253,6 +253,8 @@ class Store(Handle):
     """
 
     _what = "store"
+    _faults: "collections.deque[Union[Fault, BaseException]]"
+    _on_fault: Optional[OnFault]
 
     def __init__(self, *_):
         raise TypeError("Store.create, Store.open and Store.open_read_only make stores")
@@ -340,7 +342,8 @@ class Store(Handle):
                 return
             if isinstance(fault, BaseException):
                 raise fault
-            self._on_fault(fault)
+            if self._on_fault is not None:
+                self._on_fault(fault)
 
     # ---- upkeep ----
 
