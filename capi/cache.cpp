@@ -116,7 +116,7 @@ Result<Keys> open_keys(const kvpack_cache_options& options, bool create) {
   SystemFileSystem fs;
   SystemRandom random;
   KVPACK_TRY_ASSIGN(SecretKey root, open_cache_key(fs, random, options.directory, path, create));
-  return keys_of_root(std::move(root), options.tenant == nullptr ? "kvpack cache" : options.tenant);
+  return keys_of_root(std::move(root), options.tenant == nullptr ? kDefaultCacheTenant : options.tenant);
 }
 
 Result<std::vector<StateSpec>> read_cache_states(const kvpack_cache_options& options) {

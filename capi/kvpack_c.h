@@ -1669,7 +1669,7 @@ KVPACK_API kvpack_status kvpack_store_restore_into_engine(
  * verified, what of it another list can reuse. docs/adopt.md is the way in. */
 
 /* An open cache: one directory, one identity, one kind of state. May be used by several threads at once. One
- * handle in any process writes, any number read. It keeps nothing in memory but its catalog. */
+ * handle in any process writes, any number read. */
 typedef struct kvpack_cache kvpack_cache;
 
 /* A state that was restored: verified as a whole, and in memory until it is freed. Immutable. */
@@ -1719,8 +1719,8 @@ typedef struct kvpack_cache_options {
   uint32_t read_only;        /* 1: beside a writer, or without one; for restores alone. */
   const kvpack_keys* keys;   /* NULL: the key file. */
   const char* key_path;      /* Where the key file is; NULL: `store.key` in the directory. */
-  const char* tenant;   /* With a key file: who shares this cache; set by the server. NULL: one tenant. */
-  uint64_t quota_bytes; /* As in kvpack_store_options: above it what was used longest ago is evicted. */
+  const char* tenant;        /* With a key file: who shares this cache; set by the server. NULL: `cache`. */
+  uint64_t quota_bytes;      /* As in kvpack_store_options: above it what was used longest ago is evicted. */
   uint64_t max_memory_bytes; /* Of states that are being restored; 0: half of the memory. */
   uint32_t max_parallelism;  /* Threads of one save or restore, at most 256; 0: 4. */
   uint32_t unencrypted;      /* 1: new objects are authenticated but not encrypted. */

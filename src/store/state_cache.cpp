@@ -3,6 +3,7 @@
 #include <new>
 
 #include "kvpack/crypto/sha256.h"
+#include "store/cuts_in_flight.h"
 
 namespace kvpack {
 
@@ -304,6 +305,14 @@ class StateCacheSink final : public RestoreSink {
 
 // ---- the cache ----
 
+StateCache::StateCache(Store& store, StateCacheConfig config, IdentifiedFamily family,
+                       std::vector<std::size_t> part_of_state)
+    : store_(&store),
+      config_(std::move(config)),
+      family_(std::move(family)),
+      part_of_state_(std::move(part_of_state)),
+      in_flight_(std::make_shared<store::CutsInFlight>()) {}
+
 Result<StateCache> StateCache::create(Store& store, StateCacheConfig config) {
   KVPACK_TRY_ASSIGN(CacheFamily described, describe_cache(config));
   return StateCache(store, std::move(config), std::move(described.family),
@@ -340,7 +349,8 @@ Status StateCache::check_fits(const CacheSave& given) const {
     if (part_of_state_[i] == kLogitsPart) continue;
     const StaticState& state = family_.family().states[i];
     const CachePlane& plane = given.planes[part_of_state_[i]];
-    if (plane.token_start >= given.tokens.size())
+    const bool tail = state.token_axis_rule == TokenAxisRule::kTailWindow;
+    if (plane.token_start >= given.tokens.size() || (!tail && plane.token_start != 0))
       return in_state(refuse("plane does not hold the tokens of the cut"), state.key);
     KVPACK_TRY_ASSIGN(const PlaneLayout layout,
                       PlaneLayout::row_major(state, given.tokens.size() - plane.token_start));
@@ -402,6 +412,7 @@ Result<SaveResult> StateCache::save_cut(const CacheSave& given, std::uint64_t to
   request.time_to_live_ms = given.time_to_live_ms;
   request.label = given.label;
   request.parallelism = given.parallelism;
+  const store::CutsInFlight::Turn turn(*in_flight_, store::CutsInFlight::name_of(request.tokens));
   KVPACK_TRY_ASSIGN(SaveSession session, SaveSession::begin(*store_, request));
   if (!session.is_replay()) KVPACK_TRY(write_pieces(session, pieces));
   return session.commit();

@@ -1,4 +1,5 @@
 /* Caches in two calls: blobs and planes, across processes and a kill; identities, memory, logs, refusals. */
+#include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -882,6 +883,63 @@ static void a_restore_can_be_followed_and_ended(void) {
   remove_tree(root);
 }
 
+/* ---- threads ---- */
+
+enum { THREADS = 4 };
+enum { ROUNDS = 6 };
+
+typedef struct Worker {
+  pthread_t thread;
+  kvpack_cache* cache;
+  int failures;
+} Worker;
+
+/* All threads save and restore the same cuts at the same time. */
+static void* save_and_restore(void* argument) {
+  Worker* worker = (Worker*)argument;
+  uint64_t round;
+  for (round = 0; round < ROUNDS; ++round) {
+    const uint64_t count = TOKENS + round / 2;
+    const kvpack_cache_save_options save = save_of(count);
+    const kvpack_cache_restore_options want = wanted(count);
+    kvpack_cache_state* state = NULL;
+    uint64_t size = 0;
+    worker->failures += kvpack_cache_save(worker->cache, NULL, &save, NULL) != KVPACK_OK;
+    worker->failures += kvpack_cache_restore(worker->cache, &state, NULL, &want, NULL) != KVPACK_OK;
+    worker->failures += kvpack_cache_state_data(state, 0, &size) == NULL || size != blob_size(count) ||
+                        memcmp(kvpack_cache_state_data(state, 0, NULL), blob, (size_t)size) != 0;
+    kvpack_cache_state_free(state);
+  }
+  return NULL;
+}
+
+static void threads_may_save_the_same_at_once(void) {
+  const kvpack_cache_options options = blob_options();
+  kvpack_cache* cache;
+  kvpack_store* store = NULL;
+  Worker workers[THREADS];
+  size_t i;
+  STRUCT(kvpack_store_info, info);
+  begin_cache_test();
+  cache = open_cache(&options);
+  for (i = 0; i < THREADS; ++i) {
+    workers[i].cache = cache;
+    workers[i].failures = 0;
+    if (pthread_create(&workers[i].thread, NULL, save_and_restore, &workers[i]) != 0) exit(1);
+  }
+  for (i = 0; i < THREADS; ++i) {
+    pthread_join(workers[i].thread, NULL);
+    CHECK(workers[i].failures == 0);
+  }
+  EXPECT_OK(kvpack_cache_store(cache, &store, &error));
+  EXPECT_OK(kvpack_store_stats(store, &info, &error));
+  CHECK(info.manifests == ROUNDS / 2 && info.saves_refused == 0);
+  CHECK(info.saves_committed + info.saves_replayed >= (uint64_t)THREADS * ROUNDS);
+  kvpack_store_free(store);
+  kvpack_cache_free(cache);
+  remove_tree(root);
+}
+
 #if defined(__SANITIZE_ADDRESS__)
 #define HAS_ADDRESS_SANITIZER 1
 #elif defined(__has_feature)
@@ -942,6 +1000,7 @@ int main(void) {
   what_was_saved_before_a_kill_is_there();
   damage_is_passed_over_or_refused();
   a_restore_can_be_followed_and_ended();
+  threads_may_save_the_same_at_once();
   other_and_freed_handles_are_seen();
   return check_result();
 }

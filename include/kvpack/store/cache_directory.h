@@ -6,6 +6,9 @@
 
 namespace kvpack {
 
+/// The operator's name of the tenant, where nobody gives another.
+inline constexpr std::string_view kDefaultCacheTenant = "cache";
+
 /// The store of a cache directory.
 std::string cache_store_root(const std::string& directory);
 /// Its key file, unless the caller keeps it elsewhere.

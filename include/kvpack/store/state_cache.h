@@ -11,6 +11,10 @@
 
 namespace kvpack {
 
+namespace store {
+class CutsInFlight;
+}
+
 /// Under what states are kept, and of what kind they are. A change of anything but `steps_back` is another
 /// cache: what was saved before it is not found.
 struct StateCacheConfig {
@@ -150,7 +154,8 @@ class StateCache {
 
   /// Saves a cut of all tokens. Of planes that are all direct, also one of the last whole block of 256
   /// tokens, which answers longer prompts, and one at each multiple of the stride; the shorter first. Each
-  /// cut is there as a whole or not at all; one that is there already is not written again.
+  /// cut is there as a whole or not at all; one that is there already is not written again, and one that
+  /// another thread is saving is waited for.
   /// @error in this order: kState what is given does not fit the cache; blob_rows_in_cut of the blob, then of
   ///        the logits, with `state`; kState `plane is shorter than its shape`; as SaveSession
   Result<CacheSaved> save(const CacheSave& given) const;
@@ -165,11 +170,7 @@ class StateCache {
 
  private:
   StateCache(Store& store, StateCacheConfig config, IdentifiedFamily family,
-             std::vector<std::size_t> part_of_state)
-      : store_(&store),
-        config_(std::move(config)),
-        family_(std::move(family)),
-        part_of_state_(std::move(part_of_state)) {}
+             std::vector<std::size_t> part_of_state);
 
   Status check_fits(const CacheSave& given) const;
   std::vector<std::uint64_t> cuts_of(const CacheSave& given) const;
@@ -181,6 +182,7 @@ class StateCache {
   StateCacheConfig config_;
   IdentifiedFamily family_;
   std::vector<std::size_t> part_of_state_;  ///< Which part each state of the family is.
+  std::shared_ptr<store::CutsInFlight> in_flight_;
 };
 
 }  // namespace kvpack
