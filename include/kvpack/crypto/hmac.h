@@ -10,6 +10,22 @@
 
 namespace kvpack {
 
+namespace detail {
+
+/// The key as RFC 2104 xors it with its two constants. The caller wipes it.
+inline void fill_hmac_pad(ByteSpan key, std::array<std::uint8_t, 64>& pad) {
+  pad.fill(0);
+  if (key.size() > pad.size()) {
+    Digest32 hashed = sha256(key);
+    const WipeOnExit wipe_hashed(hashed);
+    std::ranges::copy(hashed, pad.begin());
+  } else {
+    std::ranges::copy(key, pad.begin());
+  }
+}
+
+}  // namespace detail
+
 /// A key ready for many messages: two compressions fewer per message, which the prefix chain feels.
 /// Immutable once made, so usable from any thread. OpenSSL wipes the states when they are freed.
 class HmacKey {
@@ -18,13 +34,7 @@ class HmacKey {
   explicit HmacKey(ByteSpan key) : inner_(detail::new_md_ctx()), outer_(detail::new_md_ctx()) {
     std::array<std::uint8_t, 64> pad{};
     const WipeOnExit wipe_pad(pad);
-    if (key.size() > pad.size()) {
-      Digest32 hashed = sha256(key);
-      const WipeOnExit wipe_hashed(hashed);
-      std::ranges::copy(hashed, pad.begin());
-    } else {
-      std::ranges::copy(key, pad.begin());
-    }
+    detail::fill_hmac_pad(key, pad);
     for (std::uint8_t& b : pad) b ^= 0x36;
     start(inner_.get(), pad);
     for (std::uint8_t& b : pad) b ^= 0x36 ^ 0x5c;

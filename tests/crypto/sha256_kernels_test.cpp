@@ -1,0 +1,303 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+#include <string>
+
+#include "crypto/sha256_sets.h"
+#include "kvpack/base/hex.h"
+#include "kvpack/crypto/hmac_kernels.h"
+#include "kvpack/crypto/sha256_machine.h"
+
+namespace kvpack::sha256_kernels_test {
+namespace {
+
+Bytes random_bytes(std::size_t size, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  Bytes out(size);
+  for (std::uint8_t& b : out) b = static_cast<std::uint8_t>(random());
+  return out;
+}
+
+// Every set that this machine can run, one test each.
+class EveryKernels : public testing::TestWithParam<const Sha256Kernels*> {
+ protected:
+  const Sha256Kernels& kernels() const { return *GetParam(); }
+  Digest32 hash(ByteSpan message) const {
+    Sha256Lane lane(kernels());
+    lane.update(message);
+    return lane.finish();
+  }
+};
+
+// FIPS 180-4 examples, and the first of the byte-oriented short messages of NIST's validation suite.
+TEST_P(EveryKernels, MatchNistExamples) {
+  const std::pair<std::string, std::string> examples[] = {
+      {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+      {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+      {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+       "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+      {"abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrs"
+       "mnopqrstnopqrstu",
+       "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1"},
+      {std::string(1'000'000, 'a'), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"},
+      {"\xd3", "28969cdfa74a12c82f3bad960b0b000aca2ac329deea5c2328ebc6f2ba9802c1"},
+      {"\x11\xaf", "5ca7133fa735326081558ac312c620eeca9970d1e70a4b95533d956f072d1f98"},
+  };
+  for (const auto& [message, digest] : examples) EXPECT_EQ(to_hex(hash(byte_view(message))), digest);
+}
+
+// The first two results of the Monte Carlo test of NIST's validation suite: 1,000 hashes each.
+TEST_P(EveryKernels, MatchNistMonteCarlo) {
+  Digest32 seed{};
+  ASSERT_TRUE(from_hex("6d1e72ad03ddeb5de891e572e2396f8da015d899ef0e79503152d6010a3fe691", seed));
+  for (const char* expected : {"e93c330ae5447738c8aa85d71a6c80f2a58381d05872d26bdd39f1fcd4f2b788",
+                               "2e78f8c8772ea7c9331d41ed3f9cdf27d8f514a99342ee766ee3b8b0d0b121c0"}) {
+    std::array<Digest32, 3> last{seed, seed, seed};
+    for (int i = 0; i < 1'000; ++i) {
+      Sha256Lane lane(kernels());
+      for (const Digest32& part : last) lane.update(part);
+      last = {last[1], last[2], lane.finish()};
+    }
+    seed = last[2];
+    EXPECT_EQ(to_hex(seed), expected);
+  }
+}
+
+TEST_P(EveryKernels, AgreeWithOpensslOnEveryLengthAndAlignment) {
+  const Bytes bytes = random_bytes(364, 1);
+  for (std::size_t offset = 0; offset < 64; ++offset)
+    for (std::size_t size = 0; size <= 300; ++size) {
+      const ByteSpan message = ByteSpan(bytes).subspan(offset, size);
+      ASSERT_EQ(hash(message), sha256(message)) << offset << " " << size;
+    }
+}
+
+TEST_P(EveryKernels, AgreeOnEveryNumberOfLanes) {
+  const Bytes bytes = random_bytes(40 * 1'021 + 2'048, 2);
+  for (std::size_t count = 0; count <= 36; ++count) {
+    for (const bool equal : {true, false}) {
+      std::vector<Sha256Lane> lanes(count, Sha256Lane(kernels()));
+      std::vector<ByteSpan> messages;
+      for (std::size_t i = 0; i < count; ++i)
+        messages.push_back(ByteSpan(bytes).subspan(i * 1'021, equal ? 1'920 : (i * 577) % 2'048));
+      advance_lanes(lanes, messages);
+      for (std::size_t i = 0; i < count; ++i)
+        ASSERT_EQ(lanes[i].finish(), sha256(messages[i])) << count << " " << i;
+    }
+  }
+}
+
+TEST_P(EveryKernels, AgreeWhenOneLaneIsMuchLongerThanTheOthers) {
+  const Bytes bytes = random_bytes(1 << 16, 3);
+  for (std::size_t count = 2; count <= 16; ++count) {
+    std::vector<Sha256Lane> lanes(count, Sha256Lane(kernels()));
+    std::vector<ByteSpan> messages(count, ByteSpan(bytes).first(65));
+    messages[count / 2] = bytes;
+    advance_lanes(lanes, messages);
+    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(lanes[i].finish(), sha256(messages[i]));
+  }
+}
+
+// Messages that reach their hash in pieces of other lengths in each lane.
+TEST_P(EveryKernels, AgreeOnRandomSplits) {
+  std::mt19937 random(4);
+  const Bytes bytes = random_bytes(1 << 14, 5);
+  for (int round = 0; round < 200; ++round) {
+    const std::size_t count = 1 + random() % 18;
+    std::vector<Sha256Lane> lanes(count, Sha256Lane(kernels()));
+    std::vector<ByteSpan> rest;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t offset = random() % 64;
+      rest.push_back(ByteSpan(bytes).subspan(offset, random() % 4'096));
+    }
+    const std::vector<ByteSpan> messages = rest;
+    for (bool more = true; more;) {
+      more = false;
+      std::vector<ByteSpan> pieces;
+      for (ByteSpan& left : rest) {
+        const std::size_t most = random() % 3 == 0 ? 600 : 70;
+        pieces.push_back(left.first(std::min<std::size_t>(left.size(), random() % most)));
+        left = left.subspan(pieces.back().size());
+        more = more || !left.empty();
+      }
+      advance_lanes(lanes, pieces);
+    }
+    for (std::size_t i = 0; i < count; ++i)
+      ASSERT_EQ(lanes[i].finish(), sha256(messages[i])) << round << " " << i;
+  }
+}
+
+TEST_P(EveryKernels, AdvanceTwoHashesOverTheSameBytesFromAnyTwoPlaces) {
+  const Bytes bytes = random_bytes(1'024, 6);
+  for (std::size_t before_a = 0; before_a < 64; before_a += 1)
+    for (std::size_t before_b = 0; before_b < 64; before_b += (before_a % 8 == 0 ? 1 : 13))
+      for (const std::size_t size : {0, 1, 63, 64, 65, 200, 700}) {
+        Sha256Lane a(kernels());
+        Sha256Lane b(kernels());
+        a.update(ByteSpan(bytes).first(before_a));
+        b.update(ByteSpan(bytes).last(before_b));
+        const ByteSpan message = ByteSpan(bytes).subspan(64, size);
+        advance_same(a, b, message);
+        ASSERT_EQ(a.finish(), sha256({ByteSpan(bytes).first(before_a), message})) << before_a << " " << size;
+        ASSERT_EQ(b.finish(), sha256({ByteSpan(bytes).last(before_b), message})) << before_b << " " << size;
+      }
+}
+
+TEST_P(EveryKernels, CopiesGoOnByThemselves) {
+  const Bytes bytes = random_bytes(300, 7);
+  Sha256Lane first(kernels());
+  first.update(ByteSpan(bytes).first(100));
+  Sha256Lane second = first;
+  Sha256Lane third(kOpensslSha256);
+  third = first;
+  EXPECT_EQ(&third.kernels(), &kernels());
+  first.update(ByteSpan(bytes).subspan(100));
+  second.update(ByteSpan(bytes).subspan(200));
+  EXPECT_EQ(first.finish(), sha256(bytes));
+  EXPECT_EQ(second.finish(), sha256({ByteSpan(bytes).first(100), ByteSpan(bytes).subspan(200)}));
+  Sha256Lane moved = std::move(third);
+  EXPECT_EQ(moved.finish(), sha256(ByteSpan(bytes).first(100)));
+  third = std::move(moved);
+  EXPECT_EQ(third.finish(), sha256(ByteSpan{}));
+}
+
+TEST_P(EveryKernels, BeginAnewAfterFinishAndReset) {
+  Sha256Lane lane(kernels());
+  lane.update(byte_view("a"));
+  EXPECT_EQ(lane.finish(), sha256(byte_view("a")));
+  lane.update(byte_view("b"));
+  lane.reset();
+  lane.update(byte_view("c"));
+  EXPECT_EQ(lane.finish(), sha256(byte_view("c")));
+}
+
+// RFC 4231, cases 1 to 7 but the truncated one.
+TEST_P(EveryKernels, MatchRfc4231) {
+  struct Case {
+    Bytes key;
+    Bytes message;
+    const char* tag;
+  };
+  const auto text = [](std::string_view from) {
+    return Bytes(byte_view(from).begin(), byte_view(from).end());
+  };
+  Bytes counting(25);
+  for (std::size_t i = 0; i < counting.size(); ++i) counting[i] = static_cast<std::uint8_t>(i + 1);
+  const Case cases[] = {
+      {Bytes(20, 0x0b), text("Hi There"), "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
+      {text("Jefe"), text("what do ya want for nothing?"),
+       "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"},
+      {Bytes(20, 0xaa), Bytes(50, 0xdd), "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe"},
+      {counting, Bytes(50, 0xcd), "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b"},
+      {Bytes(131, 0xaa), text("Test Using Larger Than Block-Size Key - Hash Key First"),
+       "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"},
+      {Bytes(131, 0xaa),
+       text("This is a test using a larger than block-size key and a larger than block-size data. The key "
+            "needs to "
+            "be hashed before being used by the HMAC algorithm."),
+       "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2"},
+  };
+  for (const Case& one : cases) {
+    const HmacLaneKey key(one.key, kernels());
+    Sha256Lane inner = key.start();
+    inner.update(one.message);
+    EXPECT_EQ(to_hex(key.finish(inner)), one.tag);
+  }
+}
+
+TEST_P(EveryKernels, TagManyMessagesAsOneByOne) {
+  const Bytes bytes = random_bytes(1 << 14, 8);
+  const Bytes secret = random_bytes(32, 9);
+  const HmacKey expected(secret);
+  const HmacLaneKey key(secret, kernels());
+  for (const std::size_t count : {0, 1, 2, 5, 16, 17, 40}) {
+    std::vector<PrefixedMessage> messages;
+    for (std::size_t i = 0; i < count; ++i)
+      messages.push_back(
+          {ByteSpan(bytes).subspan(i, 150 + i % 3), ByteSpan(bytes).subspan(7 * i, 4'096 + i % 5)});
+    std::vector<Digest32> tags(count);
+    hmac_sha256_each(key, messages, tags);
+    for (std::size_t i = 0; i < count; ++i)
+      ASSERT_EQ(tags[i], hmac_sha256(expected, {messages[i].prefix, messages[i].body})) << count << " " << i;
+  }
+}
+
+TEST_P(EveryKernels, LeaveNothingOfAHashBehind) {
+  using Parts = detail::Sha256StateParts;
+  Sha256State state;
+  kernels().start(state);
+  const Bytes secret(100, 0x77);
+  Sha256State* const states = &state;
+  const ByteSpan message = secret;
+  kernels().advance(std::span(&states, 1), std::span(&message, 1));
+  Sha256State moved = std::move(state);
+  for (Sha256State* each : {&state, &moved}) {
+    if (each == &moved) kernels().end(moved);
+    EXPECT_EQ(Parts::context(*each), nullptr);
+    EXPECT_TRUE(all_zero(Parts::block(*each)));
+    EXPECT_EQ(Parts::words(*each), (std::array<std::uint32_t, 8>{}));
+    EXPECT_EQ(Parts::bytes(*each), 0U);
+  }
+  kernels().start(moved);  // May be used again.
+  EXPECT_EQ(kernels().finish(moved), sha256(ByteSpan{}));
+  kernels().end(moved);
+  kernels().end(moved);
+}
+
+INSTANTIATE_TEST_SUITE_P(Machine, EveryKernels, testing::ValuesIn(available_sha256_kernels()),
+                         [](const auto& with) {
+                           std::string name(with.param->name);
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+TEST(Sha256Machine, OffersOpensslFirstAndEveryNameOnce) {
+  const auto available = available_sha256_kernels();
+  ASSERT_GE(available.size(), 2U);
+  EXPECT_EQ(available[0], &kOpensslSha256);
+  for (const Sha256Kernels* kernels : available) {
+    EXPECT_EQ(std::ranges::count(available, kernels->name, &Sha256Kernels::name), 1);
+    EXPECT_GE(kernels->lanes, 1U);
+    EXPECT_LE(kernels->lanes, kMaxSha256Lanes);
+    const auto found = find_sha256_kernels(kernels->name);
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(*found, kernels);
+  }
+}
+
+TEST(Sha256Machine, RefusesWhatIsUnknownOrCannotRun) {
+  const auto unknown = find_sha256_kernels("md5");
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_EQ(unknown.error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(unknown.error().message, "no SHA-256 kernels have the name md5");
+
+  const detail::KnownKernels known[] = {{&kOpensslSha256, true}, {&detail::kPlainSha256, false}};
+  const auto lacking = detail::find_kernels(known, "plain");
+  ASSERT_FALSE(lacking.has_value());
+  EXPECT_EQ(lacking.error().code, ErrorCode::kState);
+  EXPECT_EQ(lacking.error().message, "this machine cannot run the SHA-256 kernels plain");
+  EXPECT_EQ(*detail::find_kernels(known, "openssl"), &kOpensslSha256);
+}
+
+TEST(Sha256Machine, ChoosesWhatIsWantedElseByMeasurement) {
+  EXPECT_EQ(&choose_sha256_kernels("plain"), &detail::kPlainSha256);
+  EXPECT_EQ(&choose_sha256_kernels("openssl"), &kOpensslSha256);
+  EXPECT_EQ(&choose_sha256_kernels("md5"), &kOpensslSha256);
+  for (const char* nothing : {static_cast<const char*>(nullptr), ""}) {
+    const Sha256Kernels& measured = choose_sha256_kernels(nothing);
+    const auto available = available_sha256_kernels();
+    EXPECT_NE(std::ranges::find(available, &measured), available.end());
+    EXPECT_NE(&measured, &detail::kPlainSha256);
+  }
+}
+
+TEST(Sha256Machine, ChoosesOnce) {
+  const Sha256Kernels& first = machine_sha256_kernels();
+  ::setenv("KVPACK_SHA256_KERNEL", first.name == "plain" ? "openssl" : "plain", 1);
+  EXPECT_EQ(&machine_sha256_kernels(), &first);
+  ::unsetenv("KVPACK_SHA256_KERNEL");
+}
+
+}  // namespace
+}  // namespace kvpack::sha256_kernels_test
