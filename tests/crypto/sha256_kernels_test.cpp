@@ -132,7 +132,7 @@ TEST_P(EveryKernels, AdvanceTwoHashesOverTheSameBytesFromAnyTwoPlaces) {
   const Bytes bytes = random_bytes(1'024, 6);
   for (std::size_t before_a = 0; before_a < 64; before_a += 1)
     for (std::size_t before_b = 0; before_b < 64; before_b += (before_a % 8 == 0 ? 1 : 13))
-      for (const std::size_t size : {0, 1, 63, 64, 65, 200, 700}) {
+      for (const std::size_t size : {0UL, 1UL, 63UL, 64UL, 65UL, 200UL, 700UL}) {
         Sha256Lane a(kernels());
         Sha256Lane b(kernels());
         a.update(ByteSpan(bytes).first(before_a));
@@ -211,7 +211,7 @@ TEST_P(EveryKernels, TagManyMessagesAsOneByOne) {
   const Bytes secret = random_bytes(32, 9);
   const HmacKey expected(secret);
   const HmacLaneKey key(secret, kernels());
-  for (const std::size_t count : {0, 1, 2, 5, 16, 17, 40}) {
+  for (const std::size_t count : {0UL, 1UL, 2UL, 5UL, 16UL, 17UL, 40UL}) {
     std::vector<PrefixedMessage> messages;
     for (std::size_t i = 0; i < count; ++i)
       messages.push_back(
