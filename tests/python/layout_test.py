@@ -14,7 +14,7 @@ from kvpack import _library, _structs
 CODES = {name: value for name, value in vars(_structs).items()
          if isinstance(value, int) and name.isupper() and not name.startswith("_")}
 ENUMS = {"DTYPES": "DTYPE", "CODECS": "CODEC", "MODES": "MODE", "AXIS_RULES": "AXIS", "SPAN_RULES": "SPANS",
-         "RECORDS": "RECORD", "LEVELS": "LEVEL", "FAULT_ACTIONS": "FAULT", "PRESSURES": "PRESSURE"}
+         "RECORDS": "RECORD", "LEVELS": "LEVEL", "FAULT_ACTIONS": "FAULT", "PRESSURES": "PRESSURE", "LOG_LEVELS": "LOG"}
 PYTHON_ONLY = {"MAX_PARALLELISM"}
 
 
@@ -32,7 +32,7 @@ def question():
             lines.append('  printf("%s.%s %%zu %%zu\\n", offsetof(%s, %s), sizeof(((%s*)0)->%s));'
                          % (name, field, name, field, name, field))
     for name in sorted(set(CODES) - PYTHON_ONLY):
-        lines.append('  printf("%s %%lld\\n", (long long)KVPACK_%s);' % (name, name))
+        lines.append('  printf("%s %%llu\\n", (unsigned long long)KVPACK_%s);' % (name, name))
     for ours, prefix in ENUMS.items():
         for name in getattr(_structs, ours):
             lines.append('  printf("%s.%s %%lld\\n", (long long)KVPACK_%s_%s);' % (ours, name, prefix, name.upper()))

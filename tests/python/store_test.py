@@ -9,8 +9,8 @@ import kvpack
 
 
 def flip_a_bit(root):
-    """Damages the payload of one chunk of a store."""
-    path = min(pathlib.Path(root).rglob("*.kvchunk"))
+    """Damages the payload of one chunk of a store, one of the largest."""
+    path = max(sorted(pathlib.Path(root).rglob("*.kvchunk")), key=lambda chunk: chunk.stat().st_size)
     damaged = bytearray(path.read_bytes())
     damaged[4200] ^= 1
     path.chmod(0o600)
@@ -301,7 +301,7 @@ class Refusals(StoreCase):
         store = self.create()
         tokens, planes = make_tokens(512), make_planes(512)
         for message, arguments in (
-                ("argument planes are 1, and the family has 2 states", dict(planes=planes[:1])),
+                ("argument planes are 1, and there are 2 states", dict(planes=planes[:1])),
                 (r"argument planes \(layer 0, k\) is a int, which does not give its memory", dict(planes=[3, planes[1]])),
                 (r"argument planes \(layer 0, v\) is a text", dict(planes=[planes[0], "v"])),
                 ("argument tokens has an element that is no number", dict(tokens=[-1])),
@@ -344,8 +344,8 @@ class Refusals(StoreCase):
         self.save(store, 512)
         size = 512 * TOKEN_BYTES
         for message, memory in (("does not lend its memory for writing", [bytes(size), bytearray(size)]),
-                                ("lends 7 bytes, and state 1 takes %d" % size, [bytearray(size), bytearray(7)]),
-                                ("lends state 1 memory that state 0 has", [bytearray(size)] * 2),
+                                ("lends 7 bytes, and part 1 takes %d" % size, [bytearray(size), bytearray(7)]),
+                                ("lends part 1 memory that part 0 has", [bytearray(size)] * 2),
                                 ("argument into is 1 planes, and the cut has 2", [bytearray(size)])):
             with self.subTest(message=message), self.refused(1, message):
                 store.restore(self.family, MODEL, make_tokens(512), into=memory)

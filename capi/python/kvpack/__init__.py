@@ -7,6 +7,7 @@ one refuses every call. They may be used by several threads at once, whom a call
 is an Error with a code, a category, a text and facts.
 """
 from ._library import version
+from .cache import LOGITS, Cache, CacheRestored, CacheSaved, factor_digest, factor_digest_file
 from .cut import BorrowedCut, Cut
 from .errors import (AuthenticationError, BusyError, CancelledError, Error, ExpectationError, FormatError, LibraryError,
                      MachineError, MisuseError, NotFoundError, QuotaError, StorageError, TransferError)
@@ -20,10 +21,11 @@ from .sink import MemorySink, Sink
 from .store import Cancel, Fault, Hit, Hold, Restored, Saved, Store, StoredCut, StoreInfo, Upkeep, Watermarks
 
 __all__ = [
-    "AuthenticationError", "BorrowedCut", "BusyError", "Cancel", "CancelledError", "ChunkInfo", "Cut", "Error",
-    "ExpectationError", "Family", "Fault", "FormatError", "Hit", "Hold", "Identity", "Keys", "LibraryError",
-    "MachineError", "MemorySink", "MisuseError", "Model", "NotFoundError", "PackHeader", "PackSet", "PackSetInfo",
-    "Plane", "PlaneInfo", "QuotaError", "Record", "Report", "Restored", "Saved", "Sink", "State", "StorageError",
-    "Store", "StoreInfo", "StoredCut", "TOKENS", "TransferError", "Upkeep", "Watermarks", "field_names", "inspect_chunk",
-    "inspect_pack", "verify_pack", "version", "write_pack_set",
+    "AuthenticationError", "BorrowedCut", "BusyError", "Cache", "CacheRestored", "CacheSaved", "Cancel",
+    "CancelledError", "ChunkInfo", "Cut", "Error", "ExpectationError", "factor_digest", "factor_digest_file",
+    "Family", "Fault", "field_names", "FormatError", "Hit", "Hold", "Identity", "inspect_chunk", "inspect_pack",
+    "Keys", "LibraryError", "LOGITS", "MachineError", "MemorySink", "MisuseError", "Model", "NotFoundError",
+    "PackHeader", "PackSet", "PackSetInfo", "Plane", "PlaneInfo", "QuotaError", "Record", "Report", "Restored",
+    "Saved", "Sink", "State", "StorageError", "Store", "StoredCut", "StoreInfo", "TOKENS", "TransferError", "Upkeep",
+    "verify_pack", "version", "Watermarks", "write_pack_set",
 ]

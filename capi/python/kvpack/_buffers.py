@@ -68,6 +68,45 @@ class View:
         self.release()
 
 
+class Loans:
+    """Memory that is lent to the library until the end of the `with`, in pieces that do not overlap."""
+
+    def __init__(self):
+        self._views = {}
+
+    def lend(self, part, memory, size, out):
+        """Writes the address of a part's memory to `out`. A part that is lent again has other memory from then on."""
+        self._take_back(part)
+        view = View(memory, "data", writable=True)
+        if view.size < size:
+            raise bad_argument("data", "lends %d bytes, and part %d takes %d" % (view.size, part, size))
+        for other, taken in self._views.items():
+            if view.address < taken.address + taken.size and taken.address < view.address + view.size:
+                raise bad_argument("data", "lends part %d memory that part %d has" % (part, other))
+        self._views[part] = view
+        c_void_p.from_address(out).value = view.address
+
+    def address(self, part):
+        """Where a part was lent; None when it was not."""
+        view = self._views.get(part)
+        return None if view is None else view.address
+
+    def _take_back(self, part):
+        view = self._views.pop(part, None)
+        if view is not None:
+            view.release()
+
+    def take_back_all(self):
+        for part in list(self._views):
+            self._take_back(part)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.take_back_all()
+
+
 _view_of = ctypes.pythonapi.PyMemoryView_FromMemory
 _view_of.restype, _view_of.argtypes = ctypes.py_object, [c_void_p, c_ssize_t, c_int]
 

@@ -1,9 +1,54 @@
 """Callbacks into Python: what they raise never reaches C, and comes out of the call in which they ran."""
+import collections
+import ctypes
 import threading
+from typing import Any, Deque, Tuple
 
 from . import _structs as c
 from ._handles import inside
-from .errors import Error
+from .errors import Error, bad_argument
+
+
+def function_address(callback):
+    """A callback as a member of a struct."""
+    return None if callback is None else ctypes.cast(callback, ctypes.c_void_p).value
+
+
+class Notices:
+    """What the library tells in callbacks that return nothing, told on by the thread whose call has ended: so the listener
+    may use the handle, and what it raises comes out of that call.
+
+    The queue is apart from the listener: a handle keeps the callback, and must not be kept by what it listens with.
+    """
+
+    def __init__(self, listener, name):
+        if listener is not None and not callable(listener):
+            raise bad_argument(name, "cannot be called")
+        self._listener = listener
+        self._queue: Deque[Tuple[Any, Any]] = collections.deque()
+
+    def callback(self, prototype, describe):
+        """A callback that notes down what `describe` makes of its arguments; None when nobody listens."""
+        queue = self._queue
+
+        def note(*arguments):
+            try:
+                queue.append((None, describe(*arguments)))
+            except BaseException as raised:
+                queue.append((raised, None))
+
+        return None if self._listener is None else prototype(note)
+
+    def tell(self):
+        """Tells everything that is waiting."""
+        while self._queue:
+            try:
+                raised, notice = self._queue.popleft()
+            except IndexError:  # Another thread was quicker.
+                return
+            if raised is not None:
+                raise raised
+            self._listener(*notice)
 
 
 class Callbacks:

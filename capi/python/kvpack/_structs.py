@@ -22,6 +22,7 @@ ERR_CANCELLED = 209
 ERR_NO_MEMORY = 900
 
 MAX_RANK = 8
+CACHE_LOGITS = (1 << 64) - 1
 MAX_PARALLELISM = 256
 
 DTYPES = {"u8": 1, "u32": 2, "i8": 3, "i16": 4, "i32": 5, "f16": 6, "bf16": 7, "f32": 8, "f64": 9}
@@ -32,6 +33,7 @@ SPAN_RULES = {"aligned": 0, "upstream": 1}
 RECORDS = {"chunk": 1, "pack": 2}
 LEVELS = {"authenticated": 1, "integrity": 2, "framing": 3}
 FAULT_ACTIONS = {"skipped": 1, "quarantined": 2}
+LOG_LEVELS = {"warning": 1, "info": 2}
 PRESSURES = {"normal": 0, "evicting": 1, "emergency": 2, "promotion_stopped": 3}
 
 
@@ -307,6 +309,45 @@ class kvpack_engine(Sized):
                 ("read_plane", c_void_p), ("check", c_void_p)]
 
 
+class kvpack_cache_options(Sized):
+    _fields_ = [("struct_size", c_uint64), ("directory", c_char_p), ("model", kvpack_model),
+                ("engine_cache_abi", kvpack_id), ("topology", kvpack_id), ("shard_map", kvpack_id),
+                ("states", c_void_p), ("state_count", c_uint64), ("row_bytes", c_uint64),
+                ("with_logits", c_uint32), ("cannot_step_back", c_uint32), ("create", c_uint32),
+                ("read_only", c_uint32), ("keys", c_void_p), ("key_path", c_char_p), ("tenant", c_char_p),
+                ("quota_bytes", c_uint64), ("max_memory_bytes", c_uint64), ("max_parallelism", c_uint32),
+                ("unencrypted", c_uint32), ("strict", c_uint32), ("reserved", c_uint32),
+                ("allocate", c_void_p), ("release", c_void_p), ("memory_user", c_void_p), ("log", c_void_p),
+                ("log_user", c_void_p)]
+
+
+class kvpack_cache_save_options(Sized):
+    _fields_ = [("struct_size", c_uint64), ("tokens", c_void_p), ("token_count", c_uint64),
+                ("auxiliary", c_void_p), ("auxiliary_count", c_uint64), ("blob", c_void_p),
+                ("blob_size", c_uint64), ("planes", c_void_p), ("plane_count", c_uint64),
+                ("logits", c_void_p), ("logits_size", c_uint64), ("checkpoint_stride_tokens", c_uint64),
+                ("time_to_live_ms", c_uint64), ("label", c_char_p), ("label_size", c_uint64)]
+
+
+class kvpack_cache_saved(Sized):
+    _fields_ = [("struct_size", c_uint64), ("replayed", c_uint32), ("cut_count", c_uint32),
+                ("token_count", c_uint64), ("manifest_id", kvpack_id), ("restored_bytes", c_uint64),
+                ("written_object_bytes", c_uint64), ("shared_object_bytes", c_uint64)]
+
+
+class kvpack_cache_restore_options(Sized):
+    _fields_ = [("struct_size", c_uint64), ("tokens", c_void_p), ("token_count", c_uint64),
+                ("auxiliary", c_void_p), ("auxiliary_count", c_uint64), ("lend", c_void_p),
+                ("lend_user", c_void_p), ("cancel", c_void_p), ("progress", c_void_p),
+                ("progress_user", c_void_p)]
+
+
+class kvpack_cache_restored(Sized):
+    _fields_ = [("struct_size", c_uint64), ("restored", c_uint32), ("has_logits", c_uint32),
+                ("token_count", c_uint64), ("reusable_tokens", c_uint64), ("suffix_tokens", c_uint64),
+                ("restored_bytes", c_uint64), ("fault_count", c_uint64), ("manifest_id", kvpack_id)]
+
+
 # Callbacks. Pointers come as integers, so that nothing is converted before it has been looked at.
 append_fn = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p, c_uint64)
 progress_fn = ctypes.CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
@@ -318,6 +359,8 @@ sink_write_fn = ctypes.CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64, c_void_p
 user_status_fn = ctypes.CFUNCTYPE(c_int32, c_void_p)
 user_void_fn = ctypes.CFUNCTYPE(None, c_void_p)
 inventory_fn = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p)
+log_fn = ctypes.CFUNCTYPE(None, c_void_p, c_uint32, c_void_p)
+cache_lend_fn = ctypes.CFUNCTYPE(c_int32, c_void_p, c_uint64, c_void_p, c_uint64)
 read_plane_fn = ctypes.CFUNCTYPE(c_int32, c_void_p, c_uint64, c_void_p, c_uint64, c_void_p)
 
 

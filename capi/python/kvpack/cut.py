@@ -5,7 +5,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from . import _structs as c
 from ._buffers import View
-from ._callbacks import Callbacks
+from ._callbacks import Callbacks, function_address
 from ._handles import Handle
 from ._library import call, lib
 from ._values import Id, flag, id_at, name_of, threads
@@ -162,5 +162,4 @@ def progress_callback(callbacks, progress):
         return None
     if not callable(progress):
         raise bad_argument("progress", "cannot be called")
-    made = callbacks.status(c.progress_fn, lambda _, done, total: progress(done, total))
-    return ctypes.cast(made, ctypes.c_void_p).value
+    return function_address(callbacks.status(c.progress_fn, lambda _, done, total: progress(done, total)))

@@ -113,7 +113,7 @@ class Family(Handle):
         call(lib.kvpack_family_builder_new, ctypes.byref(builder), ctypes.byref(options))
         try:
             for state in states:
-                _add_state(builder, state)
+                call(lib.kvpack_family_builder_add_state, builder, ctypes.byref(state_options(state)))
             call(lib.kvpack_family_builder_build, builder, ctypes.byref(made))
         finally:
             lib.kvpack_family_builder_free(builder)
@@ -154,21 +154,21 @@ class Family(Handle):
         raise KeyError((layer, name))
 
 
-def _add_state(builder, state):
+def state_options(state) -> c.kvpack_state_options:
+    """A state as C describes it."""
     if not isinstance(state, State):
         raise bad_argument("states", "has a %s, not a State" % type(state).__name__)
     name = utf8(state.name, "name")
     dimensions = [number(value, "shape") for value in state.shape]
     needed = [(utf8(other, "dependencies"), number(layer, "dependencies", 32)) for layer, other in state.dependencies]
     keys = [c.kvpack_state_key(other, len(other), layer) for other, layer in needed]
-    options = c.kvpack_state_options(
+    return c.kvpack_state_options(
         name=name, name_size=len(name), layer=number(state.layer, "layer", 32),
         dtype=choice(state.dtype, c.DTYPES, "dtype"),
         dimensions=(ctypes.c_uint64 * len(dimensions))(*dimensions), dimension_count=len(dimensions),
         token_axis_rule=choice(state.axis_rule, c.AXIS_RULES, "axis_rule"),
         codec=choice(state.codec, c.CODECS, "codec"),
         dependencies=(c.kvpack_state_key * len(keys))(*keys), dependency_count=len(keys))
-    call(lib.kvpack_family_builder_add_state, builder, ctypes.byref(options))
 
 
 def check_family(family) -> Family:

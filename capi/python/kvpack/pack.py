@@ -254,7 +254,7 @@ def write_pack_set(target: Union[str, "os.PathLike[str]"], keys: Keys, family: F
         options.auxiliary, options.auxiliary_count = ctypes.addressof(inputs), len(inputs)
     info = c.kvpack_pack_set_info()
     with check_keys(keys)._use() as ring, check_family(family)._use() as described, View(listed, "tokens") as token_view, \
-            PlaneArray(family, planes, readers_allowed=False) as given, \
+            PlaneArray(family.states, planes, readers_allowed=False) as given, \
             _Writer(target, ring, options.epoch) as writer:
         options.keys, options.family, options.tokens = ring, described, token_view.address
         builder = ctypes.c_void_p()

@@ -39,16 +39,16 @@ PlaneLike = Union[Plane, Reader, Any]
 class PlaneArray:
     """The planes of one call as an array of kvpack_plane, their memory held until the end of the `with`."""
 
-    def __init__(self, family, planes, readers_allowed=True):
+    def __init__(self, states, planes, readers_allowed=True):
         planes = list(planes)
-        if len(planes) != len(family.states):
-            raise bad_argument("planes", "are %d, and the family has %d states" % (len(planes), len(family.states)))
+        if len(planes) != len(states):
+            raise bad_argument("planes", "are %d, and there are %d states" % (len(planes), len(states)))
         self.count = len(planes)
         self.array = (c.kvpack_plane * max(1, self.count))()
         self.readers: List[Optional[Reader]] = []
         self._held = contextlib.ExitStack()
         with self._held:
-            for state, plane, out in zip(family.states, planes, self.array):
+            for state, plane, out in zip(states, planes, self.array):
                 self._add(state, plane, out, readers_allowed)
             self._held = self._held.pop_all()
 

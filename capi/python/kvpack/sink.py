@@ -1,10 +1,9 @@
 """The engine's side of a restore: where the bytes go, and when they become live."""
-import contextlib
-import ctypes
 from typing import Any, List, Optional, Sequence, Tuple
 
 from . import _structs as c
-from ._buffers import View, lent_memory
+from ._buffers import Loans, lent_memory
+from ._callbacks import function_address
 from .cut import BorrowedCut
 from .errors import bad_argument, wrong_state
 from .family import PlaneInfo
@@ -99,8 +98,7 @@ class SinkCall:
         self._sink = sink
         self._cut = None
         self._missing = {}
-        self._ranges = {}
-        self._lent = contextlib.ExitStack()
+        self._loans = Loans()
         self._open = False
         self._committed = False
         self.struct = c.kvpack_restore_sink()
@@ -108,9 +106,8 @@ class SinkCall:
                                 ("commit", c.user_status_fn), ("reset", c.user_status_fn)):
             # After a failed reset nobody knows what is live, which matters more than why it came to that.
             made = callbacks.status(prototype, getattr(self, "_" + name), outranks=name == "reset")
-            setattr(self.struct, name, ctypes.cast(made, ctypes.c_void_p).value)
-        made = callbacks.silent(c.user_void_fn, self._abort)
-        self.struct.abort = ctypes.cast(made, ctypes.c_void_p).value
+            setattr(self.struct, name, function_address(made))
+        self.struct.abort = function_address(callbacks.silent(c.user_void_fn, self._abort))
 
     def _begin(self, _, cut):
         self._forget()
@@ -125,14 +122,7 @@ class SinkCall:
         memory = self._sink.lend(index, size)
         if memory is None:
             return
-        view = self._lent.enter_context(View(memory, "data", writable=True))
-        if view.size < size:
-            raise bad_argument("data", "lends %d bytes, and state %d takes %d" % (view.size, index, size))
-        for other, (start, end) in self._ranges.items():
-            if view.address < end and start < view.address + size:
-                raise bad_argument("data", "lends state %d memory that state %d has" % (index, other))
-        self._ranges[index] = (view.address, view.address + size)
-        ctypes.c_void_p.from_address(out).value = view.address
+        self._loans.lend(index, memory, size, out)
         self._missing.pop(index, None)
 
     def _write(self, _, index, offset, data, size):
@@ -163,10 +153,10 @@ class SinkCall:
 
     def _forget(self):
         """What was lent goes back, and the cut is no longer to be looked at."""
-        self._lent.close()
+        self._loans.take_back_all()
         if self._cut is not None:
             self._cut._end()
-        self._cut, self._missing, self._ranges = None, {}, {}
+        self._cut, self._missing = None, {}
 
     def check(self):
         """Refuses a success of the library's that the sink knows nothing of."""

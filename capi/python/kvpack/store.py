@@ -1,5 +1,4 @@
 """Stores: cuts kept durably in one directory, saved under what they were computed from, found by their tokens."""
-import collections
 import contextlib
 import ctypes
 import dataclasses
@@ -9,7 +8,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence, Tuple, Union
 
 from . import _structs as c
 from ._buffers import View, lent_memory, memory_at, tokens_of
-from ._callbacks import Callbacks
+from ._callbacks import Callbacks, Notices, function_address
 from ._handles import Handle
 from ._library import call, describe_error, lib
 from ._values import (Id, IdLike, choice, flag, id_at, id_bytes, identity, name_of, number, optional_identity, path,
@@ -253,8 +252,7 @@ class Store(Handle):
     """
 
     _what = "store"
-    _faults: "collections.deque[Union[Fault, BaseException]]"
-    _on_fault: Optional[OnFault]
+    _notices: Notices
 
     def __init__(self, *_):
         raise TypeError("Store.create, Store.open and Store.open_read_only make stores")
@@ -305,24 +303,22 @@ class Store(Handle):
             options.watermarks = ctypes.pointer(c.kvpack_store_watermarks(
                 **{field.name: number(getattr(watermarks, field.name), field.name, 32)
                    for field in dataclasses.fields(Watermarks)}))
-        # Not the store, which its own callback would keep alive.
-        faults: "collections.deque[Union[Fault, BaseException]]" = collections.deque()
-        tell = None
-        if on_fault is not None:
-            if not callable(on_fault):
-                raise bad_argument("on_fault", "cannot be called")
-            tell = _fault_callback(faults)
-            options.on_fault = ctypes.cast(tell, ctypes.c_void_p).value
+        notices = Notices(on_fault, "on_fault")
+        tell = notices.callback(c.fault_fn, _describe_fault)
+        options.on_fault = function_address(tell)
         made = ctypes.c_void_p()
         with check_keys(keys)._use() as ring:
             options.keys = ring
             call(function, ctypes.byref(made), ctypes.byref(options))
+        return cls._of(made.value, notices, tell)
+
+    @classmethod
+    def _of(cls, pointer, notices, callback) -> "Store":
         self = cls.__new__(cls)
-        self._faults = faults
-        self._on_fault = on_fault
-        # A hold keeps the C store open, and with it whoever is told about faults.
-        self._own(made.value, lib.kvpack_store_free, (tell,))
-        self._tell_faults()
+        self._notices = notices
+        # A hold keeps the C store open, and with it whoever is told something.
+        self._own(pointer, lib.kvpack_store_free, (callback,))
+        notices.tell()
         return self
 
     @contextlib.contextmanager
@@ -332,18 +328,7 @@ class Store(Handle):
             with self._use() as pointer:
                 yield pointer
         finally:
-            self._tell_faults()
-
-    def _tell_faults(self):
-        while True:
-            try:
-                fault = self._faults.popleft()
-            except IndexError:
-                return
-            if isinstance(fault, BaseException):
-                raise fault
-            if self._on_fault is not None:
-                self._on_fault(fault)
+            self._notices.tell()
 
     # ---- upkeep ----
 
@@ -424,7 +409,7 @@ class Store(Handle):
         inputs = auxiliary_array(auxiliary)
         groups = _group_array(atomic_groups, check_family(family))
         saved = ctypes.c_void_p()
-        with PlaneArray(family, planes) as given, View(listed, "tokens") as token_view, family._use() as layout:
+        with PlaneArray(family.states, planes) as given, View(listed, "tokens") as token_view, family._use() as layout:
             live = c.kvpack_engine_inventory(
                 tokens=token_view.address if token_count else None, token_count=token_count,
                 auxiliary=_address(inputs), auxiliary_count=len(inputs) if inputs else 0,
@@ -463,7 +448,7 @@ class Store(Handle):
         with Callbacks(self._owned) as callbacks:
             for name, prototype, function in (("inventory", c.inventory_fn, inventory),
                                               ("read_plane", c.read_plane_fn, read_plane)):
-                setattr(engine, name, ctypes.cast(callbacks.status(prototype, function), ctypes.c_void_p).value)
+                setattr(engine, name, function_address(callbacks.status(prototype, function)))
             call(lib.kvpack_store_save_from_engine, store, ctypes.byref(saved), ctypes.byref(engine),
                  ctypes.byref(options))
 
@@ -564,20 +549,13 @@ class Store(Handle):
         return _describe_restored(restored, sink, Hold(held.value, keep) if held else None)
 
 
-def _fault_callback(faults):
-    """A callback that notes faults down for whoever makes the call."""
-    def note(_, address):
-        try:
-            fault = c.kvpack_store_fault.from_address(address)
-            if fault.struct_size < ctypes.sizeof(c.kvpack_store_fault):
-                raise wrong_state("the library says less about a fault than this package reads")
-            faults.append(Fault(id_bytes(fault.id), name_of(fault.object, c.RECORDS),
-                                name_of(fault.action, c.FAULT_ACTIONS), fault.token_count,
-                                os.fsdecode(memory_at(fault.path, fault.path_size, False).tobytes()),
-                                describe_error(fault.error)))
-        except BaseException as raised:
-            faults.append(raised)
-    return c.fault_fn(note)
+def _describe_fault(_, address):
+    fault = c.kvpack_store_fault.from_address(address)
+    if fault.struct_size < ctypes.sizeof(c.kvpack_store_fault):
+        raise wrong_state("the library says less about a fault than this package reads")
+    return (Fault(id_bytes(fault.id), name_of(fault.object, c.RECORDS), name_of(fault.action, c.FAULT_ACTIONS),
+                  fault.token_count, os.fsdecode(memory_at(fault.path, fault.path_size, False).tobytes()),
+                  describe_error(fault.error)),)
 
 
 def _address(array):
