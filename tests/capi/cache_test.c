@@ -438,6 +438,52 @@ static void wrong_options_make_nothing(void) {
   CHECK(rmdir(root) == 0);
 }
 
+/* ---- lent memory of a blob ---- */
+
+typedef struct Room {
+  uint8_t bytes[BLOB];
+  uint64_t asked;
+  int calls;
+  int lends;
+} Room;
+
+static kvpack_status lend_room(void* user, uint64_t part, void** data, uint64_t size) {
+  Room* room = (Room*)user;
+  CHECK(part == 0 && *data == NULL && size <= BLOB);
+  room->asked = size;
+  ++room->calls;
+  if (room->lends) *data = room->bytes;
+  return KVPACK_OK;
+}
+
+static void a_blob_goes_where_it_is_wanted(void) {
+  const kvpack_cache_options options = blob_options();
+  kvpack_cache_restore_options want = wanted(TOKENS);
+  kvpack_cache_state* state = NULL;
+  kvpack_cache* cache;
+  Room room;
+  begin_cache_test();
+  memset(&room, 0, sizeof(room));
+  cache = open_cache(&options);
+  want.lend = lend_room;
+  want.lend_user = &room;
+  EXPECT_OK(kvpack_cache_restore(cache, &state, NULL, &want, &error));
+  CHECK(state == NULL && room.calls == 0); /* Of a miss nothing is wanted. */
+  save_blob(cache, TOKENS);
+  EXPECT_OK(kvpack_cache_restore(cache, &state, NULL, &want, &error));
+  CHECK(room.calls == 1 && room.asked == blob_size(TOKENS));
+  CHECK(kvpack_cache_state_data(state, 0, NULL) != room.bytes);
+  kvpack_cache_state_free(state);
+  state = NULL;
+  room.lends = 1;
+  EXPECT_OK(kvpack_cache_restore(cache, &state, NULL, &want, &error));
+  CHECK(kvpack_cache_state_data(state, 0, NULL) == room.bytes);
+  kvpack_cache_state_free(state);
+  CHECK(memcmp(room.bytes, blob, (size_t)blob_size(TOKENS)) == 0 && room.bytes[blob_size(TOKENS)] == 0);
+  kvpack_cache_free(cache);
+  remove_tree(root);
+}
+
 /* ---- planes ---- */
 
 static void set_states(kvpack_cache_options* options, kvpack_state_options states[STATES]) {
@@ -701,6 +747,37 @@ static void another_process_finds_what_was_saved(void) {
   cache = open_cache(&later);
   expect_blob(cache, TOKENS, TOKENS);
   expect_blob(cache, LONGER, ALIGNED);
+  kvpack_cache_free(cache);
+  remove_tree(root);
+}
+
+/* All of them make the directory, the key and the store, and one after the other has it. */
+static void several_processes_may_open_first(void) {
+  enum { PROCESSES = 4 };
+  const kvpack_cache_options options = blob_options();
+  kvpack_cache* cache = NULL;
+  pid_t children[PROCESSES];
+  int status, i;
+  begin_cache_test();
+  CHECK(rmdir(root) == 0);
+  for (i = 0; i < PROCESSES; ++i) {
+    children[i] = fork();
+    if (children[i] != 0) continue;
+    for (;;) {
+      kvpack_error* error = NULL;
+      const kvpack_status opened = kvpack_cache_open(&cache, &options, &error);
+      if (opened != KVPACK_ERR_BUSY) check_ok(__FILE__, __LINE__, "kvpack_cache_open", opened, error);
+      if (opened != KVPACK_ERR_BUSY) break;
+      kvpack_error_free(error);
+    }
+    save_blob(cache, (uint64_t)(256 * (i + 1)));
+    kvpack_cache_free(cache);
+    _exit(check_failures != 0);
+  }
+  for (i = 0; i < PROCESSES; ++i)
+    CHECK(waitpid(children[i], &status, 0) == children[i] && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  cache = open_cache(&options);
+  for (i = 0; i < PROCESSES; ++i) expect_blob(cache, (uint64_t)(256 * (i + 1)), (uint64_t)(256 * (i + 1)));
   kvpack_cache_free(cache);
   remove_tree(root);
 }
@@ -993,10 +1070,12 @@ int main(void) {
   nothing_is_made_unless_it_is_asked_for();
   tenants_and_keys_of_the_callers_own();
   wrong_options_make_nothing();
+  a_blob_goes_where_it_is_wanted();
   planes_are_saved_and_restored();
   planes_that_do_not_fit_are_refused();
   states_lie_in_memory_of_the_callers();
   another_process_finds_what_was_saved();
+  several_processes_may_open_first();
   what_was_saved_before_a_kill_is_there();
   damage_is_passed_over_or_refused();
   a_restore_can_be_followed_and_ended();

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "support/failing_fs.h"
 #include "support/stores.h"
 #include "support/temp_directory.h"
 #include "support/verdict.h"
@@ -60,6 +61,23 @@ TEST_F(CacheDirectory, CreateMakesAPrivateKeyOnce) {
     const auto again = open_key(create);
     ASSERT_EQ(verdict(again), "ok");
     EXPECT_TRUE(constant_time_equal(again->expose(), made->expose()));
+  }
+}
+
+TEST_F(CacheDirectory, AFailedCallLeavesTheWholeKeyOrNone) {
+  testing::FailingFileSystem failing(fs_);
+  for (std::size_t call = 0;; ++call) {
+    std::filesystem::remove_all(directory_);
+    failing.fail_call(call, EIO);
+    const auto made = open_cache_key(failing, random_, directory_, cache_key_path(directory_), true);
+    const bool failed = failing.stop();
+    const auto there = open_key(false);
+    EXPECT_TRUE(there.has_value() || (!made.has_value() && there.error().code == ErrorCode::kNotFound))
+        << call;
+    EXPECT_EQ(verdict(open_key(true)), "ok") << call;
+    if (failed) continue;
+    EXPECT_GT(call, 5U);
+    break;
   }
 }
 
