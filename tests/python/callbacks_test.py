@@ -267,7 +267,6 @@ class Skipped(StoreCase):
 
     def test_the_recursion_limit_before_a_callback(self):
         """Some of the depths leave room for the call and none for its callbacks."""
-        unraisable, sys.unraisablehook = sys.unraisablehook, lambda _: None
         limit = sys.getrecursionlimit()
 
         def at_depth(depth):
@@ -278,19 +277,68 @@ class Skipped(StoreCase):
         tokens = make_tokens(700)
         wanted = make_planes(700)
         outcomes = set()
-        try:
-            for depth in range(limit - 120, limit, 2):
-                try:
-                    restored = at_depth(depth)
-                except Exception:  # ctypes wraps what its own conversions meet.
-                    outcomes.add("refused")
-                    continue
-                self.assertEqual([bytes(plane) for plane in restored.planes], wanted)
-                outcomes.add("restored")
-        finally:
-            sys.unraisablehook = unraisable
+        for depth in range(limit - 120, limit, 2):
+            try:
+                restored = at_depth(depth)
+            except Exception:  # ctypes wraps what its own conversions meet.
+                outcomes.add("refused")
+                continue
+            self.assertEqual([bytes(plane) for plane in restored.planes], wanted)
+            outcomes.add("restored")
         self.assertEqual(outcomes, {"restored", "refused"})
         self.assertTrue(self.store.restore(self.family, MODEL, tokens))
+
+
+class Lost(StoreCase):
+    """What is raised before the guard of a callback comes out of the call all the same."""
+
+    def raising(self, skipped):
+        """Callbacks of one name raise without a guard, as an interrupt right at their beginning does."""
+        made = _callbacks.Callbacks._guarded
+
+        def guarded(callbacks, prototype, target, failure, outranks=False):
+            callback = made(callbacks, prototype, target, failure, outranks)
+            if getattr(target, "__name__", "") != skipped:
+                return callback
+
+            def run(*_):
+                raise Stop(skipped)
+
+            callback = prototype(run)
+            callbacks._kept.append(callback)
+            _callbacks._lost.watch(run, callbacks)
+            return callback
+        return mock.patch.object(_callbacks.Callbacks, "_guarded", guarded)
+
+    def test_it_comes_out_of_a_restore(self):
+        store = self.create()
+        self.save(store, 700)
+        for skipped in ("_begin", "_lend", "_write", "_commit"):
+            with self.subTest(skipped=skipped), self.raising(skipped), self.assertRaisesRegex(Stop, skipped):
+                store.restore(self.family, MODEL, make_tokens(700), sink=Collecting())
+        self.assertEqual(store.stats().objects_quarantined, 0)
+
+    def test_a_lost_abort_is_made_good(self):
+        store = self.create()
+        self.save(store, 700)
+        sink = Failing("commit", ValueError("first"))
+        with self.raising("_abort"), self.assertRaisesRegex(ValueError, "first"):
+            store.restore(self.family, MODEL, make_tokens(700), sink=sink)
+        self.assertIn("abort", sink.calls)
+
+    def test_others_hear_what_is_not_ours(self):
+        heard = []
+        before, sys.unraisablehook = sys.unraisablehook, lambda unraisable: heard.append(unraisable.exc_value)
+        try:
+            with _callbacks.Callbacks() as callbacks:
+                callbacks.status(_structs.user_status_fn, lambda _: None)
+                Other = type("Other", (), {"__del__": lambda self: 1 / 0})
+                Other()
+            after = sys.unraisablehook
+        finally:
+            sys.unraisablehook = before
+        self.assertEqual([type(one) for one in heard], [ZeroDivisionError])
+        self.assertNotEqual(after, _callbacks._lost._take)
 
 
 class Codes(unittest.TestCase):

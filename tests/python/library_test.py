@@ -1,7 +1,9 @@
 """Which library the package loads, and which it refuses."""
 import ctypes
 import ctypes.util
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,6 +39,10 @@ class Fit(unittest.TestCase):
     def test_version_is_told(self):
         self.assertRegex(kvpack.version(), r"\A\d+\.\d+\.\d+")
 
+    def test_package_and_library_have_one_version(self):
+        project = (support.PACKAGE / "pyproject.toml").read_text(encoding="utf-8")
+        self.assertIn('version = "%s"\n' % kvpack.version(), project)
+
     def test_another_library_is_refused(self):
         with self.assertRaisesRegex(kvpack.LibraryError, "is no libkvpack_c"):
             _library.load([ctypes.util.find_library("c")])
@@ -67,6 +73,26 @@ class Fit(unittest.TestCase):
         printed = subprocess.run([sys.executable, "-B", "-c", code], env=environment, check=True,
                                  stdout=subprocess.PIPE, universal_newlines=True).stdout
         self.assertEqual(printed, "LibraryError\n")
+
+
+TOOLS = [name for name in ("pip", "setuptools", "wheel") if importlib.util.find_spec(name) is None]
+
+
+@unittest.skipIf(TOOLS, "left out: no " + ", ".join(TOOLS))
+class Install(unittest.TestCase):
+    def test_pip_installs_the_package(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source, site = os.path.join(folder, "source"), os.path.join(folder, "site")
+            shutil.copytree(support.PACKAGE, source)
+            subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile",
+                            "--no-build-isolation", "--disable-pip-version-check", "--target", site, source],
+                           check=True, stderr=subprocess.DEVNULL)
+            self.assertTrue(os.path.exists(os.path.join(site, "kvpack", "py.typed")))
+            environment = dict(os.environ, PYTHONPATH=site)
+            printed = subprocess.run([sys.executable, "-B", "-c", "import kvpack; print(kvpack.__file__, kvpack.version())"],
+                                     env=environment, cwd=folder, check=True, stdout=subprocess.PIPE,
+                                     universal_newlines=True).stdout
+        self.assertEqual(printed, "%s %s\n" % (os.path.join(site, "kvpack", "__init__.py"), kvpack.version()))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,14 @@ from support import MODEL, OTHER_MODEL, TOKEN_BYTES, StoreCase, identity, make_p
 import kvpack
 
 
-def flip_a_bit(root):
-    """Damages the payload of one chunk of a store, one of the largest."""
-    path = max(sorted(pathlib.Path(root).rglob("*.kvchunk")), key=lambda chunk: chunk.stat().st_size)
+def chunks_of(root):
+    """The chunk files of a store."""
+    return set(pathlib.Path(root).rglob("*.kvchunk"))
+
+
+def flip_a_bit(root, spared=()):
+    """Damages the payload of one chunk of a store that is not spared."""
+    path = min(chunks_of(root).difference(spared))
     damaged = bytearray(path.read_bytes())
     damaged[4200] ^= 1
     path.chmod(0o600)

@@ -31,8 +31,9 @@ _WRITABLE = 0x1
 class View:
     """The memory of an object, which keeps still and stays there until `release`."""
 
+    _buffer = None
+
     def __init__(self, source, name, writable=False):
-        self._buffer = None
         taken = Py_buffer()
         if isinstance(source, str):
             raise bad_argument(name, "is a text, not memory")

@@ -1,8 +1,9 @@
 """Callbacks into Python: what they raise never reaches C, and comes out of the call in which they ran."""
 import collections
 import ctypes
+import sys
 import threading
-from typing import Any, Deque, Tuple
+from typing import Any, Deque, Dict, Tuple
 
 from . import _structs as c
 from ._handles import inside
@@ -51,12 +52,55 @@ class Notices:
             self._listener(*notice)
 
 
+class _Lost:
+    """What was raised before a callback's guard had begun: an interrupt, the recursion limit. ctypes gives C a word of the
+    stack then, and the exception to sys.unraisablehook, which is ours as long as a call with callbacks is running."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._owners: Dict[str, "Callbacks"] = {}
+        self._previous = sys.__unraisablehook__
+        self._inside = threading.local()
+
+    def watch(self, function, owner):
+        with self._lock:
+            if not self._owners and sys.unraisablehook != self._take:
+                self._previous, sys.unraisablehook = sys.unraisablehook, self._take
+            self._owners[repr(function)] = owner
+
+    def forget(self, owner):
+        with self._lock:
+            self._owners = {name: other for name, other in self._owners.items() if other is not owner}
+            if not self._owners and sys.unraisablehook == self._take:
+                sys.unraisablehook = self._previous
+
+    def _take(self, unraisable):
+        # From Python 3.13 on the function is named in the message alone.
+        named = (unraisable.err_msg or "") if unraisable.object is None else repr(unraisable.object)
+        for name, owner in list(self._owners.items()):
+            if name in named:
+                owner.keep(unraisable.exc_value or unraisable.exc_type())
+                return
+        # Another's hook, put in place behind ours, may call ours.
+        if getattr(self._inside, "telling", False):
+            sys.__unraisablehook__(unraisable)
+            return
+        self._inside.telling = True
+        try:
+            self._previous(unraisable)
+        finally:
+            self._inside.telling = False
+
+
+_lost = _Lost()
+
+
 class Callbacks:
     """The callbacks of one call. They live until the end of the `with`, which re-raises what they raised first.
 
-    ctypes gives C whatever lies on the stack when a callback raises, which may be 0: so each is guarded here. What is
-    raised before the guard begins (an interrupt, the recursion limit) cannot be guarded against; whoever makes
-    callbacks keeps account of what they have done, and checks it before he believes a success.
+    ctypes gives C whatever lies on the stack when a callback raises, which may be 0: so each is guarded here. Before the
+    guard has begun nothing can be guarded: whoever makes callbacks also keeps account of what they have done, and checks
+    it before he believes a success.
     """
 
     def __init__(self, *busy):
@@ -82,6 +126,7 @@ class Callbacks:
         success = None if failure is None else c.OK
         made = prototype(run)
         self._kept.append(made)
+        _lost.watch(run, self)
         return made
 
     def status(self, prototype, function, outranks=False):
@@ -107,6 +152,7 @@ class Callbacks:
 
     def __exit__(self, kind, problem, traceback):
         self._kept.clear()
+        _lost.forget(self)
         raised, self._raised = self._raised, None
         if raised is None or raised is problem or not (problem is None or isinstance(problem, Error)):
             return
