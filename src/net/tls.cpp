@@ -17,6 +17,10 @@ namespace kvpack::net {
 
 namespace {
 
+/// What goes to or comes from the system with one call: several records.
+constexpr std::size_t kReadAheadBytes = 65'536;
+constexpr std::size_t kWriteAheadBytes = 131'072;
+
 struct ContextFree {
   void operator()(SSL_CTX* context) const noexcept { SSL_CTX_free(context); }
   void operator()(SSL* connection) const noexcept { SSL_free(connection); }
@@ -24,32 +28,57 @@ struct ContextFree {
 using Context = std::unique_ptr<SSL_CTX, ContextFree>;
 using Connection = std::unique_ptr<SSL, ContextFree>;
 
-/// OpenSSL's own socket BIO writes so that a peer that has gone ends the process with SIGPIPE.
-template <class Call>
-int transfer(BIO* bio, Call&& call, void (*want)(BIO*)) {
-  BIO_clear_retry_flags(bio);
-  const auto descriptor = static_cast<int>(reinterpret_cast<std::intptr_t>(BIO_get_data(bio)));
-  ssize_t n = 0;
-  do n = call(descriptor);
-  while (n < 0 && errno == EINTR);
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) want(bio);
-  return static_cast<int>(n);
+/// A socket, and the records that wait to go out with one call to the system.
+struct SocketEnd {
+  int descriptor = -1;
+  Bytes waiting{};
+  std::size_t sent = 0;  ///< Of what waits.
+
+  /// @return 1 when nothing waits any more; else what send has said, with errno
+  int drain() {
+    while (sent < waiting.size()) {
+      // OpenSSL's own socket BIO writes so that a peer that has gone ends the process with SIGPIPE.
+      const ssize_t n = ::send(descriptor, waiting.data() + sent, waiting.size() - sent, MSG_NOSIGNAL);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return -1;
+      sent += static_cast<std::size_t>(n);
+    }
+    waiting.clear();
+    sent = 0;
+    return 1;
+  }
+};
+
+bool would_block() {
+  return errno == EAGAIN || errno == EWOULDBLOCK;
 }
+int drain(BIO* bio) {
+  BIO_clear_retry_flags(bio);
+  const int done = static_cast<SocketEnd*>(BIO_get_data(bio))->drain();
+  if (done != 1 && would_block()) BIO_set_retry_write(bio);
+  return done;
+}
+/// Whoever writes flushes: OpenSSL all that is its own, TlsConnection::write what it was given.
 int socket_write(BIO* bio, const char* data, int size) {
-  return transfer(
-      bio, [&](int fd) { return ::send(fd, data, static_cast<std::size_t>(size), MSG_NOSIGNAL); },
-      [](BIO* b) { BIO_set_retry_write(b); });
+  auto& end = *static_cast<SocketEnd*>(BIO_get_data(bio));
+  if (end.waiting.size() >= kWriteAheadBytes && drain(bio) != 1) return -1;
+  const ByteSpan bytes = byte_view({data, static_cast<std::size_t>(size)});
+  end.waiting.insert(end.waiting.end(), bytes.begin(), bytes.end());
+  return size;
 }
 int socket_read(BIO* bio, char* data, int size) {
-  const int n = transfer(
-      bio, [&](int fd) { return ::recv(fd, data, static_cast<std::size_t>(size), 0); },
-      [](BIO* b) { BIO_set_retry_read(b); });
+  BIO_clear_retry_flags(bio);
+  const int descriptor = static_cast<SocketEnd*>(BIO_get_data(bio))->descriptor;
+  ssize_t n = 0;
+  do n = ::recv(descriptor, data, static_cast<std::size_t>(size), 0);
+  while (n < 0 && errno == EINTR);
+  if (n < 0 && would_block()) BIO_set_retry_read(bio);
   if (n == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
-  return n;
+  return static_cast<int>(n);
 }
 long socket_control(BIO* bio, int command, long, void*) {
   if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0 ? 1 : 0;
-  return command == BIO_CTRL_FLUSH ? 1 : 0;
+  return command == BIO_CTRL_FLUSH ? drain(bio) : 0;
 }
 struct MethodFree {
   void operator()(BIO_METHOD* method) const noexcept { BIO_meth_free(method); }
@@ -66,13 +95,13 @@ Method make_socket_method() {
   return method;
 }
 
-/// Gives a connection its socket.
-bool use_socket(SSL* connection, int descriptor) {
+/// Gives a connection its socket, which must outlive it.
+bool use_socket(SSL* connection, SocketEnd& end) {
   // Made once: every method takes one of few numbers for good.
   static const Method method = make_socket_method();
   BIO* bio = method == nullptr ? nullptr : BIO_new(method.get());
   if (bio == nullptr) return false;
-  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)));
+  BIO_set_data(bio, &end);
   BIO_set_init(bio, 1);
   SSL_set_bio(connection, bio, bio);
   return true;
@@ -149,6 +178,9 @@ Result<Context> make_context(FileSystem& fs, const TlsFiles& files, bool is_serv
   SSL_CTX_set_max_early_data(raw, 0);
   SSL_CTX_set_mode(
       raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+  // Several records with one call to the system. The buffer is there only while it holds something.
+  SSL_CTX_set_read_ahead(raw, 1);
+  SSL_CTX_set_default_read_buffer_len(raw, kReadAheadBytes);
   // Records that carry nothing are not read on behind the caller's back.
   SSL_CTX_clear_mode(raw, SSL_MODE_AUTO_RETRY);
   // The usual ones: larger groups cost the other end a hundredfold before anybody is known.
@@ -194,7 +226,9 @@ struct TlsConnection::State {
   Context context;
   Bytes alpn_names;
   TlsPeer peer;
-  Connection connection;
+  SocketEnd socket;
+  Connection connection;  // Behind its socket.
+  std::size_t taken = 0;  // Of the bytes that an unfinished write was given.
   std::string alpn;
   std::string leaf;
 
@@ -277,7 +311,8 @@ Result<TlsConnection> TlsConnection::client(FileSystem& fs, const TlsFiles& file
 }
 
 Status TlsConnection::attach(int descriptor) {
-  if (!use_socket(state_->connection.get(), descriptor)) return tls_error(openssl_error());
+  state_->socket.descriptor = descriptor;
+  if (!use_socket(state_->connection.get(), state_->socket)) return tls_error(openssl_error());
   return success();
 }
 
@@ -305,11 +340,23 @@ Result<TlsIo> TlsConnection::read(MutableByteSpan out, std::size_t& n) {
 
 Result<TlsIo> TlsConnection::write(ByteSpan bytes, std::size_t& n) {
   ERR_clear_error();
-  errno = 0;
-  const int result = SSL_write_ex(state_->connection.get(), bytes.data(), bytes.size(), &n);
-  if (result == 1) return TlsIo::kDone;
   n = 0;
-  return state_->unfinished(result);
+  State& own = *state_;
+  while (own.taken < bytes.size() || !own.socket.waiting.empty()) {
+    errno = 0;
+    if (own.taken < bytes.size() && own.socket.waiting.size() < kWriteAheadBytes) {
+      const ByteSpan rest = bytes.subspan(own.taken);
+      std::size_t record = 0;
+      const int result = SSL_write_ex(own.connection.get(), rest.data(), rest.size(), &record);
+      if (result != 1) return own.unfinished(result);
+      own.taken += record;
+    } else if (own.socket.drain() != 1) {
+      if (would_block()) return TlsIo::kWantWrite;
+      return fail(ErrorCode::kIo, "I/O: " + std::generic_category().message(errno));
+    }
+  }
+  n = std::exchange(own.taken, 0);
+  return TlsIo::kDone;
 }
 
 Result<TlsIo> TlsConnection::close_notify() {

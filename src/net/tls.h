@@ -59,9 +59,9 @@ class TlsConnection {
   // more.
   // @error kIo the connection broke off; kTls
   Result<TlsIo> read(MutableByteSpan out, std::size_t& n);
-  // @param n  how many bytes were taken when the answer is kDone. After kWantRead or kWantWrite the same
-  // bytes
-  //           must be offered again.
+  // kDone: all bytes have gone to the system, several records at a time. After kWantRead or kWantWrite the
+  // same bytes must be offered again: some may be on their way.
+  // @param n  how many bytes were taken: all or, when the answer is not kDone, none yet
   Result<TlsIo> write(ByteSpan bytes, std::size_t& n);
   // Says that nothing more will be sent. What the peer still sends can be read.
   Result<TlsIo> close_notify();
