@@ -5,17 +5,17 @@
 // round, in which all variants take their turn; figures are made of the medians of the rounds.
 //   x_b            speed over B = 1 / (1/T + 2/S1): T receives the same bytes with the same cipher and
 //                  discards them, S1 is one SHA-256 stream over them; to reach: 0.85
-//   x_b_plain      the same of the shortest program that hashes twice at each end, for orientation
-//   sha256_gain    S1 on two threads over one; below 1.7 the result is inconclusive
+//   x_b_fresh      x_b into memory that the system provides page by page meanwhile; else the engine's
+//                  memory is there already, as in an engine that keeps what it lets go
+//   x_b_plain      x_b of the shortest program that hashes twice at each end, for orientation
 //   x_idle         time beside 50 idle connections over time without them; to reach: at most 1.05
-//   x_seal_to_ack  from the seal to the acknowledgement over 2 x the volume's own median reservation plus
-//                  5 ms; to reach: below 1
-//   x_b_fresh      x_b into memory that the system has to provide page by page; without it the engine's
-//   memory
-//                  is there already, as in an engine that keeps what it lets go
+//   sha256_gain    S1 on two threads over one; below 1.7 the result is inconclusive
 //   %_...          share of the transfer that each phase of the receipt takes: `read` is TLS and waiting,
 //                  `verify` hashing and judging, `install` the engine's sink while segments come
-#include <malloc.h>
+// seal_to_ack sends transfers of one token:
+//   x_seal_to_ack  median from the seal to the acknowledgement, over 2 x the volume's own median
+//                  reservation plus 5 ms; to reach: below 1
+//   x_reserve      reservation over the volume's own
 #include <sched.h>
 
 #include <condition_variable>
@@ -23,6 +23,7 @@
 #include <numeric>
 #include <optional>
 
+#include "bench/kept_memory.h"
 #include "bench/plain_tls.h"
 #include "bench/side_by_side.h"
 #include "kvpack/muse/handoff_sink.h"
@@ -38,13 +39,14 @@ namespace {
 
 constexpr std::size_t kIdleConnections = 50;
 constexpr std::uint64_t kTimeoutMs = net::kMaxTimeoutMs;
+constexpr int kReservations = 41;
 constexpr double kNsPerSecond = 1e9;
 std::uint64_t receive_tokens = 65'535;
 
-muse::CacheSnapshot make_snapshot() {
+muse::CacheSnapshot make_snapshot(std::uint64_t tokens) {
   muse::CacheSnapshot snapshot;
-  snapshot.position = receive_tokens;
-  snapshot.tokens.resize(receive_tokens);
+  snapshot.position = tokens;
+  snapshot.tokens.resize(tokens);
   std::iota(snapshot.tokens.begin(), snapshot.tokens.end(), 1U);
   std::uint64_t x = 1;
   const auto plane = [&](std::uint64_t rows) {
@@ -54,7 +56,7 @@ muse::CacheSnapshot make_snapshot() {
     return muse::SharedBytes::own(std::move(bytes));
   };
   for (std::uint32_t layer = 0; layer < muse::kLayers; ++layer) {
-    const muse::LogicalRange range = muse::logical_range(layer, receive_tokens);
+    const muse::LogicalRange range = muse::logical_range(layer, tokens);
     snapshot.layers.push_back({.layer = layer,
                                .logical_start = range.start,
                                .logical_count = range.count,
@@ -66,11 +68,11 @@ muse::CacheSnapshot make_snapshot() {
 
 // What is sent, and its pieces as the naive program sees them.
 struct Cargo {
-  muse::HandoffSource source = must(muse::HandoffSource::open(make_snapshot(), 0));
+  muse::HandoffSource source;
   std::vector<std::vector<ByteSpan>> segments;
   std::vector<ByteSpan> pieces;
 
-  Cargo() {
+  explicit Cargo(std::uint64_t tokens) : source(must(muse::HandoffSource::open(make_snapshot(tokens), 0))) {
     for (std::size_t i = 0; i < source.segment_count(); ++i) {
       segments.push_back(source.payload(i));
       pieces.insert(pieces.end(), segments.back().begin(), segments.back().end());
@@ -84,21 +86,23 @@ struct Cargo {
 };
 
 const Cargo& cargo() {
-  static const Cargo made;
+  static const Cargo made(receive_tokens);
   return made;
 }
 
 class CargoSource final : public net::SegmentSource {
  public:
+  explicit CargoSource(const Cargo& cargo) : cargo_(&cargo) {}
   Result<std::optional<net::OutgoingSegment>> next() override {
     std::optional<net::OutgoingSegment> segment;
-    if (next_ == cargo().segments.size()) return segment;
-    segment = net::OutgoingSegment{cargo().source.shape(next_), cargo().segments[next_]};
+    if (next_ == cargo_->segments.size()) return segment;
+    segment = net::OutgoingSegment{cargo_->source.shape(next_), cargo_->segments[next_]};
     ++next_;
     return segment;
   }
 
  private:
+  const Cargo* cargo_;
   std::size_t next_ = 0;
 };
 
@@ -147,10 +151,10 @@ class Loopback {
   }
   ~Loopback() { receiver_->stop(); }
 
-  void send() {
-    CargoSource source;
+  void send(const Cargo& cargo) {
+    CargoSource source(cargo);
     net::OutgoingTransfer transfer;
-    transfer.prompt_token_ids = cargo().source.prompt_token_ids();
+    transfer.prompt_token_ids = cargo.source.prompt_token_ids();
     must(net::send_handoff(fs_, clock_, ends_.producer, transfer, source));
   }
   net::AttemptReceipt take_receipt() { return engine_.take_receipt(); }
@@ -170,9 +174,11 @@ class Loopback {
     idle_.clear();
     while (receiver_->counters().open_connections != 0) std::this_thread::yield();
   }
-  // How long the volume takes for a reservation, in nanoseconds.
-  std::uint64_t reserve_ns() {
-    return net::summarize_samples(must(net::probe_volume(fs_, clock_, folder_.path()))).median_ns;
+  // How long the volume takes for one reservation.
+  double reserve_seconds() {
+    return static_cast<double>(
+               must(net::probe_volume(fs_, clock_, folder_.path(), {.iterations = 1})).front()) /
+           kNsPerSecond;
   }
   const net::testing::EnrolledEnds& ends() const { return ends_; }
   const BenchEngine& engine() const { return engine_; }
@@ -253,13 +259,6 @@ void report_phases(benchmark::State& state, std::span<const net::AttemptPhases> 
     });
 }
 
-// Memory that is let go stays with the program, until malloc_trim gives it back to the system.
-void keep_memory() {
-  mallopt(M_ARENA_MAX, 1);
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, -1);
-}
-
 bool arrived_whole(const muse::CacheSnapshot& live) {
   const muse::HandoffSource back = must(muse::HandoffSource::open(live, 0));
   for (std::size_t i = 0; i < cargo().segments.size(); ++i)
@@ -275,15 +274,11 @@ void receive(benchmark::State& state) {
   std::optional<PlainPipe> pipe;
   std::string cipher;
   std::vector<net::AttemptPhases> phases;
-  std::vector<double> reserve_seconds;
   const auto connect = [&] {
     pipe.emplace(loopback.ends());
     cipher = pipe->cipher();
   };
   const auto disconnect = [&] { pipe.reset(); };
-  const auto probe = [&] {
-    reserve_seconds.push_back(static_cast<double>(loopback.reserve_ns()) / kNsPerSecond);
-  };
   const auto forget = [&] { static_cast<void>(loopback.take_receipt()); };
   enum : std::size_t { kOneThread, kTwoThreads, kDiscard, kPlain, kReceive, kBesideIdle, kFresh };
   const std::size_t count = cargo().pieces.size();
@@ -295,13 +290,13 @@ void receive(benchmark::State& state) {
           }},
           {[&] { receive_and_discard(*pipe); }, connect, disconnect},
           {[&] { receive_plainly(*pipe, shadow); }, connect, disconnect},
-          {[&] { loopback.send(); }, probe, [&] { phases.push_back(loopback.take_receipt().phases); }},
-          {[&] { loopback.send(); }, [&] { loopback.open_idle(); },
+          {[&] { loopback.send(cargo()); }, {}, [&] { phases.push_back(loopback.take_receipt().phases); }},
+          {[&] { loopback.send(cargo()); }, [&] { loopback.open_idle(); },
            [&] {
              forget();
              loopback.close_idle();
            }},
-          {[&] { loopback.send(); }, [] { malloc_trim(0); }, forget},
+          {[&] { loopback.send(cargo()); }, [] { KeptMemory::instance().forget(); }, forget},
       },
       wall_seconds);
   rounds.run(state, kReceive);
@@ -309,27 +304,46 @@ void receive(benchmark::State& state) {
 
   const double b_seconds = rounds.seconds(kDiscard) + 2 * rounds.seconds(kOneThread);
   const double gain = rounds.seconds(kOneThread) / rounds.seconds(kTwoThreads);
-  // The first round has warmed up.
-  const auto counted = std::span<const net::AttemptPhases>(phases).subspan(1);
-  const double seal_to_ack = median_of(counted, [](const net::AttemptPhases& p) {
-    return static_cast<double>(p.seal_ns + p.reserve_ns + p.commit_ns + p.ack_ns) / kNsPerSecond;
-  });
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(cargo().source.payload_bytes()));
   state.counters["x_b"] = b_seconds / rounds.seconds(kReceive);
   state.counters["x_b_fresh"] = b_seconds / rounds.seconds(kFresh);
   state.counters["x_b_plain"] = b_seconds / rounds.seconds(kPlain);
   state.counters["x_idle"] = rounds.seconds(kBesideIdle) / rounds.seconds(kReceive);
-  state.counters["x_seal_to_ack"] = seal_to_ack / (2 * median(reserve_seconds) + 0.005);
   state.counters["sha256_gain"] = gain;
   state.counters["discard_spread"] = rounds.spread(kDiscard);
   state.counters["t_over_s1"] = rounds.seconds(kOneThread) / rounds.seconds(kDiscard);
-  report_phases(state, counted);
+  // The first round has warmed up.
+  report_phases(state, std::span<const net::AttemptPhases>(phases).subspan(1));
   state.SetLabel(gain < kLeastGain ? "inconclusive: the machine does not give two threads now"
                  : rounds.spread(kDiscard) > kMostSpread ? "inconclusive: T alone moves by more than 1.6"
                                                          : cipher);
 }
 
+// Transfers of one token, each beside a reservation that a probe of the volume makes.
+void seal_to_ack(benchmark::State& state) {
+  const Cargo small(1);
+  Loopback loopback;
+  std::vector<double> probes;
+  std::vector<net::AttemptPhases> phases;
+  const auto seconds = [](const net::AttemptPhases& p) {
+    return static_cast<double>(p.seal_ns + p.reserve_ns + p.commit_ns + p.ack_ns) / kNsPerSecond;
+  };
+  for (auto _ : state) {
+    probes.push_back(loopback.reserve_seconds());
+    loopback.send(small);
+    phases.push_back(loopback.take_receipt().phases);
+    state.SetIterationTime(seconds(phases.back()));
+  }
+  state.counters["x_seal_to_ack"] = median_of(phases, seconds) / (2 * median(probes) + 0.005);
+  state.counters["x_reserve"] = median_of(phases,
+                                          [](const net::AttemptPhases& p) {
+                                            return static_cast<double>(p.reserve_ns) / kNsPerSecond;
+                                          }) /
+                                median(probes);
+}
+
 BENCHMARK(receive)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(kRounds);
+BENCHMARK(seal_to_ack)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(kReservations);
 
 // Both ends share two cores, whatever the machine has.
 void keep_to_two_cores() {
@@ -352,7 +366,6 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   keep_to_two_cores();
-  keep_memory();
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;
