@@ -1730,7 +1730,7 @@ typedef struct kvpack_cache_options {
   kvpack_release_fn release;   /* Needed with allocate. */
   void* memory_user;           /* Must stay good until the cache and all its states have been freed. */
   kvpack_log_fn log;           /* NULL: nobody is told. */
-  void* log_user;              /* Must stay good until the cache has been freed. */
+  void* log_user;              /* Must stay good until the cache and its kvpack_store have been freed. */
 } kvpack_cache_options;
 
 /* What is to be saved. All memory keeps still during the call. */

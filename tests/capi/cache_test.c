@@ -921,6 +921,70 @@ static void damage_is_passed_over_or_refused(void) {
   }
 }
 
+/* ---- what is on disk ---- */
+
+/* Whether any chunk file has a piece of the blob in it. */
+static int blob_lies_open(void) {
+  static uint8_t bytes[2 * BLOB];
+  char folder[128];
+  Files files;
+  size_t i, at;
+  int found = 0;
+  files.count = 0;
+  snprintf(folder, sizeof(folder), "%s/store/objects/chunks", root);
+  list_chunks(folder, &files);
+  CHECK(files.count == 1);
+  for (i = 0; i < files.count; ++i) {
+    FILE* file = fopen(files.names[i], "rb");
+    size_t size;
+    CHECK(file != NULL);
+    if (file == NULL) continue;
+    size = fread(bytes, 1, sizeof(bytes), file);
+    fclose(file);
+    for (at = 0; at + 64 <= size; ++at) found = found || memcmp(bytes + at, blob, 64) == 0;
+  }
+  return found;
+}
+
+static void what_is_saved_is_encrypted_unless_it_is_not_wanted(void) {
+  uint32_t unencrypted;
+  for (unencrypted = 0; unencrypted <= 1; ++unencrypted) {
+    kvpack_cache_options options = blob_options();
+    kvpack_cache* cache;
+    begin_cache_test();
+    options.unencrypted = unencrypted;
+    cache = open_cache(&options);
+    save_blob(cache, TOKENS);
+    CHECK(blob_lies_open() == (unencrypted == 1));
+    expect_blob(cache, TOKENS, TOKENS);
+    kvpack_cache_free(cache);
+    remove_tree(root);
+  }
+}
+
+static void what_was_used_longest_ago_makes_room(void) {
+  kvpack_cache_options options = blob_options();
+  kvpack_cache* cache;
+  kvpack_store* store = NULL;
+  uint64_t i;
+  STRUCT(kvpack_store_info, info);
+  begin_cache_test();
+  options.quota_bytes = (uint64_t)1 << 20;
+  cache = open_cache(&options);
+  for (i = 0; i < 24; ++i) {
+    kvpack_cache_save_options save = save_of(TOKENS + i);
+    save.blob_size = BLOB;
+    EXPECT_OK(kvpack_cache_save(cache, NULL, &save, &error));
+  }
+  EXPECT_OK(kvpack_cache_store(cache, &store, &error));
+  EXPECT_OK(kvpack_store_stats(store, &info, &error));
+  CHECK(info.durable_bytes <= options.quota_bytes && info.manifests_evicted > 0);
+  CHECK(info.manifests + info.manifests_evicted == 24 && info.manifests >= 5);
+  kvpack_store_free(store);
+  kvpack_cache_free(cache);
+  remove_tree(root);
+}
+
 /* ---- callbacks and handles ---- */
 
 static kvpack_status count_progress(void* user, uint64_t done_bytes, uint64_t total_bytes) {
@@ -1078,6 +1142,8 @@ int main(void) {
   several_processes_may_open_first();
   what_was_saved_before_a_kill_is_there();
   damage_is_passed_over_or_refused();
+  what_is_saved_is_encrypted_unless_it_is_not_wanted();
+  what_was_used_longest_ago_makes_room();
   a_restore_can_be_followed_and_ended();
   threads_may_save_the_same_at_once();
   other_and_freed_handles_are_seen();
