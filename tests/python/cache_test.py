@@ -153,6 +153,8 @@ class Planes(CacheCase):
             reader.save(make_tokens(512), make_planes(512))
         with cache.store() as store:
             self.assertGreater(store.stats().manifests, 0)
+            with self.refused(5, "the store is busy with the call in which this callback runs"):
+                cache.restore(make_tokens(512), lend=lambda part, size: store.stats())
         cache.close()
         with self.refused(4, "the store is closed"):
             store.stats()

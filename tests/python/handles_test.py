@@ -125,6 +125,21 @@ class Lifetime(StoreCase):
         self.assertEqual(known.get("topology"), identity(3).hex())
         store.close()
 
+    def test_memory_is_held_during_a_call(self):
+        store = self.create()
+        memory, value = bytearray(make_planes(512)[0]), make_planes(512)[1]
+        left = [value]
+
+        def read(room):
+            with self.assertRaises(BufferError):
+                memory.append(0)
+            piece, left[0] = left[0][:len(room)], left[0][len(room):]
+            room[:len(piece)] = piece
+            return len(piece)
+
+        store.save(self.family, MODEL, make_tokens(512), [memory, read])
+        memory.append(0)
+
     def test_memory_goes_back_after_a_call(self):
         store = self.create()
         memory = [bytearray(plane) for plane in make_planes(512)]

@@ -238,9 +238,11 @@ class SaveAndRestore(StoreCase):
         store = self.create()
         self.save(store, 512)
         hold = store.restore(self.family, MODEL, make_tokens(512), hold=True).hold
-        hold.release()
-        with self.refused(206):
+        with hold:
             hold.release()
+            with self.refused(206):
+                hold.release()
+        self.assertTrue(hold.closed)
 
     def test_upkeep_and_numbers(self):
         store = self.create(quota_bytes=1 << 30, watermarks=kvpack.Watermarks(stop=500))
@@ -307,6 +309,9 @@ class Refusals(StoreCase):
         tokens, planes = make_tokens(512), make_planes(512)
         for message, arguments in (
                 ("argument planes are 1, and there are 2 states", dict(planes=planes[:1])),
+                ("argument planes is a int, not a list", dict(planes=3)),
+                ("argument auxiliary is a int, not a list", dict(auxiliary=3)),
+                ("argument atomic_groups is a int, not a list", dict(atomic_groups=3)),
                 (r"argument planes \(layer 0, k\) is a int, which does not give its memory", dict(planes=[3, planes[1]])),
                 (r"argument planes \(layer 0, v\) is a text", dict(planes=[planes[0], "v"])),
                 ("argument tokens has an element that is no number", dict(tokens=[-1])),

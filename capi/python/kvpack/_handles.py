@@ -26,16 +26,18 @@ class _Inside(threading.local):
     """The handles whose calls have called back, of this thread."""
 
     def __init__(self):
-        self.busy: Tuple["Owned", ...] = ()
+        self.busy: Tuple[object, ...] = ()
 
 
 inside = _Inside()
 
 
 class Owned:
-    """What a handle points to. Outlives the object of the user's as long as a call is in it."""
+    """What a handle points to. Outlives the object of the user's as long as a call is in it. Handles of one group are
+    busy together."""
 
-    def __init__(self, what, pointer, free, keep=()):
+    def __init__(self, what, pointer, free, keep=(), group=None):
+        self.group = self if group is None else group
         self.what = what
         self.pointer = pointer
         self.free = free
@@ -48,7 +50,7 @@ class Owned:
     def enter(self):
         if self.forks != _forks:
             raise wrong_state("the %s was made before this process was forked" % self.what)
-        if self in inside.busy:
+        if self.group in inside.busy:
             raise wrong_state("the %s is busy with the call in which this callback runs" % self.what)
         with self.lock:
             if self.closed:
@@ -84,8 +86,8 @@ class Handle:
     _what = "handle"
     _owned: Owned
 
-    def _own(self, pointer, free, keep=()):
-        self._owned = Owned(self._what, pointer, free, keep)
+    def _own(self, pointer, free, keep=(), group=None):
+        self._owned = Owned(self._what, pointer, free, keep, group)
         # Also at the end of the process: a store that is closed writes its counters down.
         weakref.finalize(self, self._owned.close)
 

@@ -23,6 +23,14 @@ def number(value, name, bits=64):
     return value
 
 
+def listed(values, name):
+    """The values of an iterable."""
+    try:
+        return tuple(values)
+    except TypeError:
+        raise bad_argument(name, "is a %s, not a list" % type(values).__name__) from None
+
+
 def flag(value, name):
     """True or false as 1 or 0."""
     if not isinstance(value, bool) and value not in (0, 1):

@@ -10,7 +10,7 @@ from ._buffers import Loans, View, memory_at, tokens_of
 from ._callbacks import Callbacks, Notices, function_address
 from ._handles import Handle
 from ._library import call, lib, text
-from ._values import Id, IdLike, flag, id_bytes, identity, name_of, number, path, threads, utf8
+from ._values import Id, IdLike, flag, id_bytes, identity, listed, name_of, number, path, threads, utf8
 from .cut import Progress, progress_callback
 from .errors import bad_argument
 from .family import State, state_options
@@ -131,7 +131,7 @@ class Cache(Handle):
             quota_bytes=number(quota_bytes, "quota_bytes"), max_memory_bytes=number(max_memory_bytes, "max_memory_bytes"),
             max_parallelism=threads(max_parallelism), unencrypted=1 - flag(encrypt, "encrypt"),
             strict=flag(strict, "strict"))
-        described = None if states is None else tuple(states)
+        described = None if states is None else listed(states, "states")
         if described is not None:
             array = (c.kvpack_state_options * max(1, len(described)))(*[state_options(state) for state in described])
             options.states, options.state_count = ctypes.addressof(array), len(described)
@@ -177,7 +177,7 @@ class Cache(Handle):
         Raises:
             Error: as kvpack_cache_save.
         """
-        listed, token_count = tokens_of(tokens)
+        token_list, token_count = tokens_of(tokens)
         described = utf8(label, "label")
         options = c.kvpack_cache_save_options(
             checkpoint_stride_tokens=number(checkpoint_stride_tokens, "checkpoint_stride_tokens"),
@@ -185,7 +185,7 @@ class Cache(Handle):
             label_size=len(described))
         done = c.kvpack_cache_saved()
         with contextlib.ExitStack() as scope:
-            kept = _set_input(options, listed, token_count, auxiliary, scope)  # noqa: F841  options points to it
+            kept = _set_input(options, token_list, token_count, auxiliary, scope)  # noqa: F841  options points to it
             if self._states is None:
                 blob = scope.enter_context(View(state, "state"))
                 options.blob, options.blob_size = blob.address, blob.size
@@ -211,7 +211,7 @@ class Cache(Handle):
         Raises:
             Error: as kvpack_cache_restore; what lend or progress raises.
         """
-        listed, token_count = tokens_of(tokens)
+        token_list, token_count = tokens_of(tokens)
         if lend is not None and not callable(lend):
             raise bad_argument("lend", "cannot be called")
         if cancel is not None and not isinstance(cancel, Cancel):
@@ -222,12 +222,12 @@ class Cache(Handle):
         lent: Dict[int, Any] = {}
         try:
             with contextlib.ExitStack() as scope:
-                kept = _set_input(options, listed, token_count, auxiliary, scope)  # noqa: F841  options points to it
+                kept = _set_input(options, token_list, token_count, auxiliary, scope)  # noqa: F841  options points to it
                 if cancel is not None:
                     options.cancel = scope.enter_context(cancel._use())
                 pointer = scope.enter_context(self._call())
                 loans = scope.enter_context(Loans())
-                callbacks = scope.enter_context(Callbacks(self._owned))
+                callbacks = scope.enter_context(Callbacks(self._owned.group))
                 options.progress = progress_callback(callbacks, progress)
 
                 def give(_, part, out, size):
@@ -268,13 +268,13 @@ class Cache(Handle):
         made = ctypes.c_void_p()
         with self._call() as pointer:
             call(lib.kvpack_cache_store, pointer, ctypes.byref(made))
-            return Store._of(made.value, self._notices, self._owned.keep[0])
+            return Store._of(made.value, self._notices, self._owned.keep[0], self._owned.group)
 
 
-def _set_input(options, listed, token_count, auxiliary, scope):
+def _set_input(options, token_list, token_count, auxiliary, scope):
     """Sets the members that say which input; gives what they point to."""
     inputs = auxiliary_array(auxiliary)
-    view = scope.enter_context(View(listed, "tokens"))
+    view = scope.enter_context(View(token_list, "tokens"))
     options.tokens, options.token_count = view.address if token_count else None, token_count
     if inputs is not None:
         options.auxiliary, options.auxiliary_count = ctypes.addressof(inputs), len(inputs)

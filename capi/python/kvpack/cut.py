@@ -8,7 +8,7 @@ from ._buffers import View
 from ._callbacks import Callbacks, function_address
 from ._handles import Handle
 from ._library import call, lib
-from ._values import Id, flag, id_at, name_of, threads
+from ._values import Id, flag, id_at, listed, name_of, threads
 from .errors import bad_argument, closed_handle
 from .family import PlaneInfo, plane_info
 from .identity import Identity
@@ -134,7 +134,7 @@ class Cut(CutView, Handle):
             the memory, in the family's order. `states[i].array(memory[i])` is a numpy array over it.
         """
         states = self.states
-        memory = [bytearray(state.size_bytes) for state in states] if into is None else list(into)
+        memory = [bytearray(state.size_bytes) for state in states] if into is None else list(listed(into, "into"))
         if len(memory) != len(states):
             raise bad_argument("into", "is %d planes, and the cut has %d" % (len(memory), len(states)))
         shadows = (c.kvpack_shadow * max(1, len(states)))()

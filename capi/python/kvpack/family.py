@@ -6,7 +6,7 @@ from typing import Any, Iterable, List, Sequence, Tuple
 from . import _structs as c
 from ._handles import Handle
 from ._library import call, lib
-from ._values import Id, IdLike, choice, id_at, identity, name_of, number, utf8
+from ._values import Id, IdLike, choice, id_at, identity, listed, name_of, number, utf8
 from .errors import bad_argument
 
 TOKENS = 0
@@ -112,7 +112,7 @@ class Family(Handle):
         builder, made = ctypes.c_void_p(), ctypes.c_void_p()
         call(lib.kvpack_family_builder_new, ctypes.byref(builder), ctypes.byref(options))
         try:
-            for state in states:
+            for state in listed(states, "states"):
                 call(lib.kvpack_family_builder_add_state, builder, ctypes.byref(state_options(state)))
             call(lib.kvpack_family_builder_build, builder, ctypes.byref(made))
         finally:
@@ -159,7 +159,7 @@ def state_options(state) -> c.kvpack_state_options:
     if not isinstance(state, State):
         raise bad_argument("states", "has a %s, not a State" % type(state).__name__)
     name = utf8(state.name, "name")
-    dimensions = [number(value, "shape") for value in state.shape]
+    dimensions = [number(value, "shape") for value in listed(state.shape, "shape")]
     needed = [(utf8(other, "dependencies"), number(layer, "dependencies", 32)) for layer, other in state.dependencies]
     keys = [c.kvpack_state_key(other, len(other), layer) for other, layer in needed]
     return c.kvpack_state_options(

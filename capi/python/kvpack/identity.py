@@ -6,7 +6,7 @@ from typing import Dict, Iterable, List, Mapping, Optional, Tuple, Union
 from . import _structs as c
 from ._handles import Handle
 from ._library import call, lib, text
-from ._values import IdLike, id_bytes, identity, utf8
+from ._values import IdLike, id_bytes, identity, listed, utf8
 from .errors import bad_argument
 
 Auxiliary = Iterable[Tuple[IdLike, IdLike]]
@@ -45,7 +45,7 @@ def model_struct(model) -> c.kvpack_model:
 
 def auxiliary_array(auxiliary: Optional[Auxiliary]):
     """Other inputs as an array, or None when there are none."""
-    pairs = list(auxiliary or ())
+    pairs = listed(() if auxiliary is None else auxiliary, "auxiliary")
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise bad_argument("auxiliary", "has an element that is no pair of identities")

@@ -248,12 +248,12 @@ def write_pack_set(target: Union[str, "os.PathLike[str]"], keys: Keys, family: F
         epoch=number(epoch, "epoch"), model=model_struct(model), span_rule=choice(span_rule, c.SPAN_RULES, "span_rule"),
         grain_tokens=number(grain_tokens, "grain_tokens", 32), encrypt_chunks=encrypt, encrypt_manifest=encrypt,
         parallelism=threads(parallelism))
-    listed, options.token_count = tokens_of(tokens)
+    token_list, options.token_count = tokens_of(tokens)
     inputs = auxiliary_array(auxiliary)
     if inputs is not None:
         options.auxiliary, options.auxiliary_count = ctypes.addressof(inputs), len(inputs)
     info = c.kvpack_pack_set_info()
-    with check_keys(keys)._use() as ring, check_family(family)._use() as described, View(listed, "tokens") as token_view, \
+    with check_keys(keys)._use() as ring, check_family(family)._use() as described, View(token_list, "tokens") as token_view, \
             PlaneArray(family.states, planes, readers_allowed=False) as given, \
             _Writer(target, ring, options.epoch) as writer:
         options.keys, options.family, options.tokens = ring, described, token_view.address

@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Union
 
 from . import _structs as c
 from ._buffers import View
-from ._values import number
+from ._values import listed, number
 from .errors import bad_argument
 
 Reader = Callable[[memoryview], int]
@@ -40,7 +40,7 @@ class PlaneArray:
     """The planes of one call as an array of kvpack_plane, their memory held until the end of the `with`."""
 
     def __init__(self, states, planes, readers_allowed=True):
-        planes = list(planes)
+        planes = listed(planes, "planes")
         if len(planes) != len(states):
             raise bad_argument("planes", "are %d, and there are %d states" % (len(planes), len(states)))
         self.count = len(planes)
@@ -60,7 +60,7 @@ class PlaneArray:
         out.token_start = number(plane.token_start, name)
         out.sidecar_sinks = number(plane.sidecar_sinks, name, 32)
         if plane.byte_strides is not None:
-            strides = [number(value, name) for value in plane.byte_strides]
+            strides = [number(value, name) for value in listed(plane.byte_strides, name)]
             out.byte_strides = (ctypes.c_uint64 * len(strides))(*strides)
             out.byte_stride_count = len(strides)
         if callable(plane.data) and readers_allowed:

@@ -4,6 +4,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 from . import _structs as c
 from ._buffers import Loans, lent_memory
 from ._callbacks import function_address
+from ._values import listed
 from .cut import BorrowedCut
 from .errors import bad_argument, wrong_state
 from .family import PlaneInfo
@@ -71,7 +72,7 @@ class MemorySink(Sink):
         if self._into is None:
             self._memory = [bytearray(state.size_bytes) for state in self._found]
             return
-        self._memory = list(self._into)
+        self._memory = list(listed(self._into, "into"))
         if len(self._memory) != len(self._found):
             raise bad_argument("into", "is %d planes, and the cut has %d" % (len(self._memory), len(self._found)))
 

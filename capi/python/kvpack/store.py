@@ -11,8 +11,8 @@ from ._buffers import View, lent_memory, memory_at, tokens_of
 from ._callbacks import Callbacks, Notices, function_address
 from ._handles import Handle
 from ._library import call, describe_error, lib
-from ._values import (Id, IdLike, choice, flag, id_at, id_bytes, identity, name_of, number, optional_identity, path,
-                      threads, utf8)
+from ._values import (Id, IdLike, choice, flag, id_at, id_bytes, identity, listed, name_of, number, optional_identity,
+                      path, threads, utf8)
 from .cut import Progress, progress_callback
 from .errors import Error, bad_argument, wrong_state
 from .family import Family, PlaneInfo, check_family
@@ -218,6 +218,7 @@ class Hold(Handle):
     def __init__(self, pointer, keep):
         self._own(pointer, lib.kvpack_store_hold_free, keep)
         self._releasing = threading.Lock()
+        self._released = False
 
     @property
     def id(self) -> Id:
@@ -233,10 +234,12 @@ class Hold(Handle):
         """
         with self._use() as pointer, self._releasing:
             call(lib.kvpack_store_hold_release, pointer)
+            self._released = True
 
     def __exit__(self, *problem):
         try:
-            self.release()
+            if not self._released and not self.closed:
+                self.release()
         finally:
             self.close()
 
@@ -313,11 +316,11 @@ class Store(Handle):
         return cls._of(made.value, notices, tell)
 
     @classmethod
-    def _of(cls, pointer, notices, callback) -> "Store":
+    def _of(cls, pointer, notices, callback, group=None) -> "Store":
         self = cls.__new__(cls)
         self._notices = notices
         # A hold keeps the C store open, and with it whoever is told something.
-        self._own(pointer, lib.kvpack_store_free, (callback,))
+        self._own(pointer, lib.kvpack_store_free, (callback,), group)
         notices.tell()
         return self
 
@@ -394,7 +397,7 @@ class Store(Handle):
         Raises:
             Error: as kvpack_store_save; what a Reader raises.
         """
-        listed, token_count = tokens_of(tokens)
+        token_list, token_count = tokens_of(tokens)
         described = utf8(label, "label")
         options = c.kvpack_store_save_options(
             parent=optional_identity(parent, "parent"),
@@ -409,7 +412,7 @@ class Store(Handle):
         inputs = auxiliary_array(auxiliary)
         groups = _group_array(atomic_groups, check_family(family))
         saved = ctypes.c_void_p()
-        with PlaneArray(family.states, planes) as given, View(listed, "tokens") as token_view, family._use() as layout:
+        with PlaneArray(family.states, planes) as given, View(token_list, "tokens") as token_view, family._use() as layout:
             live = c.kvpack_engine_inventory(
                 tokens=token_view.address if token_count else None, token_count=token_count,
                 auxiliary=_address(inputs), auxiliary_count=len(inputs) if inputs else 0,
@@ -445,7 +448,7 @@ class Store(Handle):
             ctypes.c_uint64.from_address(read_size).value = given
 
         engine = c.kvpack_engine(model=semantic, family=layout)
-        with Callbacks(self._owned) as callbacks:
+        with Callbacks(self._owned.group) as callbacks:
             for name, prototype, function in (("inventory", c.inventory_fn, inventory),
                                               ("read_plane", c.read_plane_fn, read_plane)):
                 setattr(engine, name, function_address(callbacks.status(prototype, function)))
@@ -456,9 +459,9 @@ class Store(Handle):
 
     @contextlib.contextmanager
     def _query(self, family, model, tokens, auxiliary, minimum_epoch):
-        listed, token_count = tokens_of(tokens)
+        token_list, token_count = tokens_of(tokens)
         inputs = auxiliary_array(auxiliary)
-        with View(listed, "tokens") as view, check_family(family)._use() as layout:
+        with View(token_list, "tokens") as view, check_family(family)._use() as layout:
             yield c.kvpack_store_query(
                 model=model_struct(model), family=layout, tokens=view.address if token_count else None,
                 token_count=token_count, auxiliary=_address(inputs), auxiliary_count=len(inputs) if inputs else 0,
@@ -532,7 +535,7 @@ class Store(Handle):
             with self._call() as store, contextlib.ExitStack() as scope:
                 if cancel is not None:
                     options.cancel = scope.enter_context(cancel._use())
-                callbacks = scope.enter_context(Callbacks(self._owned))
+                callbacks = scope.enter_context(Callbacks(self._owned.group))
                 options.progress = progress_callback(callbacks, progress)
                 target = scope.enter_context(SinkCall(sink, callbacks))
                 keep = self._owned.keep
@@ -565,7 +568,7 @@ def _address(array):
 def _group_array(groups, family):
     if groups is None:
         return None
-    groups = [number(group, "atomic_groups", 32) for group in groups]
+    groups = [number(group, "atomic_groups", 32) for group in listed(groups, "atomic_groups")]
     if len(groups) != len(family.states):
         raise bad_argument("atomic_groups", "are %d, and the family has %d states" % (len(groups), len(family.states)))
     return (ctypes.c_uint32 * len(groups))(*groups)
