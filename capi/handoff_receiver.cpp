@@ -2,24 +2,12 @@
 #include <set>
 #include <stdexcept>
 
-#include "handoff_values.h"
-
-struct kvpack_handoff_place final : kvpack::capi::Handle<kvpack::capi::handle_tag("KVplace")> {
-  kvpack_handoff_place(std::vector<kvpack::MutableByteSpan>& into, std::uint64_t bytes) noexcept
-      : spans(&into), left(bytes) {}
-  std::vector<kvpack::MutableByteSpan>* spans;
-  std::uint64_t left;
-};
-
-struct kvpack_handoff_schedule final : kvpack::capi::Handle<kvpack::capi::handle_tag("KVsched")> {
-  std::vector<kvpack::handoff::ScheduleRow> rows{};
-};
+#include "handoff_callbacks.h"
 
 namespace kvpack::capi {
 
 namespace {
 
-constexpr std::uint64_t kSinkV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_sink, abort);
 constexpr std::uint64_t kLedgerV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_ledger, reserve);
 constexpr std::uint64_t kReceiverOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_receiver_options, reserved);
 constexpr std::uint64_t kOfferV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_offer, reserved);
@@ -35,115 +23,6 @@ std::uint32_t from_step(ReceiveStep step) noexcept {
   }
   return KVPACK_HANDOFF_MORE;
 }
-
-/// A validated begin as the caller's sink sees it. Its texts are the begin's own.
-class BeginView {
- public:
-  BeginView(const BeginManifest& begin, std::uint64_t prefix_cut) {
-    for (const Component& component : begin.components)
-      components_.push_back({.id = component.id.c_str(),
-                             .id_size = component.id.size(),
-                             .identity_sha256 = from_digest(component.identity_sha256),
-                             .kind = from_enum(component.kind),
-                             .required = component.required ? 1U : 0U});
-    segments_.reserve(begin.segments.size());
-    for (const SegmentDescriptor& segment : begin.segments) segments_.push_back(from_descriptor(segment));
-    if (begin.multimodal.has_value()) multimodal_ = from_multimodal(*begin.multimodal);
-    view_.struct_size = sizeof(view_);
-    view_.transfer_id = begin.transfer_id.c_str();
-    view_.transfer_id_size = begin.transfer_id.size();
-    view_.generation = begin.generation;
-    view_.created_unix_ms = begin.created_unix_ms;
-    view_.expires_unix_ms = begin.expires_unix_ms;
-    view_.hmac_key_id = begin.hmac.key_id.c_str();
-    view_.hmac_key_id_size = begin.hmac.key_id.size();
-    view_.hmac_epoch = begin.hmac.epoch;
-    view_.identity = from_identity(begin.identity);
-    view_.multimodal = begin.multimodal.has_value() ? &multimodal_ : nullptr;
-    view_.prompt_token_ids = begin.prompt_token_ids.data();
-    view_.prompt_token_count = begin.prompt_token_ids.size();
-    view_.components = components_.data();
-    view_.component_count = components_.size();
-    view_.segments = segments_.empty() ? nullptr : segments_.data();
-    view_.segment_count = segments_.size();
-    view_.prefix_cut = prefix_cut;
-    view_.deferred = begin.deferred_segments ? 1 : 0;
-  }
-  BeginView(const BeginView&) = delete;
-  BeginView& operator=(const BeginView&) = delete;
-
-  const kvpack_handoff_begin* get() const noexcept { return &view_; }
-
- private:
-  std::vector<kvpack_handoff_component> components_{};
-  std::vector<kvpack_handoff_segment> segments_{};
-  kvpack_handoff_multimodal multimodal_{};
-  kvpack_handoff_begin view_{};
-};
-
-class HandoffCallbackSink final : public Sink {
- public:
-  HandoffCallbackSink(const kvpack_handoff_sink& calls, std::uint64_t prefix_cut) noexcept
-      : calls_(calls), prefix_cut_(prefix_cut) {}
-
-  Status begin(const ValidatedBegin& begin) override {
-    view_.emplace(begin.manifest(), prefix_cut_);
-    committed_.transfer_id = begin.manifest().transfer_id;
-    committed_.generation = begin.manifest().generation;
-    return run_callback("begin", [&] { return calls_.begin(calls_.user, view_->get(), &room_); });
-  }
-
-  std::uint64_t max_total_bytes() const noexcept override { return room_; }
-
-  Status lend(const SegmentDescriptor& descriptor, std::size_t component_index,
-              std::vector<MutableByteSpan>& place) override {
-    if (calls_.lend == nullptr) return success();
-    const kvpack_handoff_segment segment = from_descriptor(descriptor);
-    kvpack_handoff_place lent(place, descriptor.byte_len);
-    KVPACK_TRY(
-        run_callback("lend", [&] { return calls_.lend(calls_.user, &segment, component_index, &lent); }));
-    if (place.empty() || lent.left == 0) return success();
-    return misuse(KVPACK_ERR_CALLBACK, "lent place does not hold the segment").with("callback", "lend");
-  }
-
-  Status segment_ready(VerifiedSegment& verified) override {
-    const kvpack_handoff_segment segment = from_descriptor(verified.descriptor());
-    pieces_.clear();
-    for (const ByteSpan piece : verified.pieces()) pieces_.push_back({piece.data(), piece.size()});
-    ++committed_.installed_segments;
-    committed_.installed_bytes += segment.byte_len;
-    return run_callback("segment_ready", [&] {
-      return calls_.segment_ready(calls_.user, &segment, verified.component_index(), pieces_.data(),
-                                  pieces_.size(), verified.in_lent_place() ? 1 : 0);
-    });
-  }
-
-  Status prepare_commit(const VerifiedSeal& verified) override {
-    const kvpack_handoff_seal seal = from_seal(verified.manifest().core);
-    return run_callback("prepare_commit", [&] { return calls_.prepare_commit(calls_.user, &seal); });
-  }
-
-  Result<CommittedGeneration> commit() override {
-    CommittedGeneration committed = committed_;  // Copied first: nothing may fail behind a commit.
-    KVPACK_TRY(run_callback("commit", [&] { return calls_.commit(calls_.user); }));
-    return committed;
-  }
-
-  void abort() noexcept override {
-    try {
-      calls_.abort(calls_.user);
-    } catch (...) {  // Thrown by the caller's own code; an abort cannot fail.
-    }
-  }
-
- private:
-  kvpack_handoff_sink calls_;
-  std::uint64_t prefix_cut_;
-  std::optional<BeginView> view_{};
-  std::uint64_t room_ = std::numeric_limits<std::uint64_t>::max();
-  CommittedGeneration committed_{};
-  std::vector<kvpack_span> pieces_{};
-};
 
 class CallbackLedger final : public ReplayLedger {
  public:
@@ -171,17 +50,6 @@ class CallbackLedger final : public ReplayLedger {
 
   kvpack_handoff_ledger calls_;
 };
-
-SpanSchedule make_schedule(kvpack_handoff_schedule_fn callback, void* user) {
-  if (callback == nullptr) return nullptr;
-  return [callback, user](std::uint64_t position,
-                          std::uint64_t cut) -> std::optional<std::vector<ScheduleRow>> {
-    kvpack_handoff_schedule schedule;
-    const Status given = run_callback("schedule", [&] { return callback(user, position, cut, &schedule); });
-    if (!given.has_value()) return std::nullopt;
-    return std::move(schedule.rows);
-  };
-}
 
 }  // namespace
 
@@ -240,6 +108,7 @@ struct kvpack_handoff_receiver final : Handle<handle_tag("KVhandrx")> {
   ReceiveLoop loop;  ///< Aborts the sink when it dies, so it dies before it.
   std::optional<Error> failure{};
   Bytes refusal{};
+  mutable std::vector<kvpack_handoff_component> offered{};  ///< What the latest offer points to.
 };
 
 namespace {
@@ -316,16 +185,6 @@ Result<ReceivePolicy> read_policy(const kvpack_handoff_receiver_options& options
   policy.schedule = make_schedule(options.schedule, options.schedule_user);
   KVPACK_TRY_ASSIGN(policy.schedule_optional, read_flag(options.unscheduled_deltas, "unscheduled_deltas"));
   return policy;
-}
-
-Result<kvpack_handoff_sink> read_sink(const kvpack_handoff_sink* sink) {
-  KVPACK_TRY_ASSIGN(const auto known, read_options(sink, kSinkV0, "sink"));
-  if (known.begin == nullptr) return bad_argument("sink.begin", "is NULL");
-  if (known.segment_ready == nullptr) return bad_argument("sink.segment_ready", "is NULL");
-  if (known.prepare_commit == nullptr) return bad_argument("sink.prepare_commit", "is NULL");
-  if (known.commit == nullptr) return bad_argument("sink.commit", "is NULL");
-  if (known.abort == nullptr) return bad_argument("sink.abort", "is NULL");
-  return known;
 }
 
 Result<std::optional<CallbackLedger>> read_ledger(const kvpack_handoff_ledger* ledger, bool recording) {
@@ -468,21 +327,7 @@ kvpack_status kvpack_handoff_receiver_offer(const kvpack_handoff_receiver* recei
     const BeginFrame* frame = receiver->loop.begin();
     if (frame == nullptr || receiver->failure.has_value())
       return wrong_state("no begin waits to be accepted");
-    const BeginManifest& begin = frame->manifest;
-    kvpack_handoff_offer offer{};
-    offer.transfer_id = begin.transfer_id.c_str();
-    offer.transfer_id_size = begin.transfer_id.size();
-    offer.generation = begin.generation;
-    offer.created_unix_ms = begin.created_unix_ms;
-    offer.expires_unix_ms = begin.expires_unix_ms;
-    offer.hmac_key_id = begin.hmac.key_id.c_str();
-    offer.hmac_key_id_size = begin.hmac.key_id.size();
-    offer.hmac_epoch = begin.hmac.epoch;
-    offer.prompt_token_ids = begin.prompt_token_ids.empty() ? nullptr : begin.prompt_token_ids.data();
-    offer.prompt_token_count = begin.prompt_token_ids.size();
-    offer.prefix_cut = frame->prefix_cut;
-    offer.deferred = begin.deferred_segments ? 1 : 0;
-    output.fill(offer);
+    output.fill(describe_offer(*frame, receiver->offered));
     return success();
   });
 }

@@ -76,7 +76,8 @@ KVPACK_API const char* kvpack_version(void);
 
 /* 1 when the library has a feature, else 0, also for names that it does not know. Features: "codec"
  * (everything over bytes and callbacks), "files" (members called `path`), "json" (canonical JSON and proofs),
- * "handoff" (live transfers), "store" (stores in directories), "muse" (Muse models and their caches). */
+ * "handoff" (live transfers), "store" (stores in directories), "muse" (Muse models and their caches),
+ * "cluster" (receivers and producers over TLS). */
 KVPACK_API int32_t kvpack_has_feature(const char* name);
 
 /* # Status codes and errors
@@ -168,7 +169,8 @@ KVPACK_API const char* kvpack_error_message(const kvpack_error* error);
 KVPACK_API uint64_t kvpack_error_context_count(const kvpack_error* error);
 
 /* Name of fact `index`: `object`, `record`, `layer`, `state`, `tokens` (`[start,count]`), `field`, `found`,
- * `expected`, `argument`, `callback`, `returned`. For a mismatch `field` names what differs. */
+ * `expected`, `argument`, `callback`, `returned`, `refused_by`, `retry`. For a mismatch `field` names what
+ * differs. */
 KVPACK_API const char* kvpack_error_context_key(const kvpack_error* error, uint64_t index);
 
 /* Value of fact `index`. May quote a name out of an untrusted file: escape it before it is printed. */
@@ -1439,8 +1441,8 @@ KVPACK_API void kvpack_store_saved_free(kvpack_store_saved* saved);
  * the hold is released. One thread at a time. */
 typedef struct kvpack_store_hold kvpack_store_hold;
 
-/* By which another thread ends a restore. May be used by several threads at once, and for several restores.
- */
+/* By which another thread ends a restore or a transfer. May be used by several threads at once, and for
+ * several of them. */
 typedef struct kvpack_cancel kvpack_cancel;
 
 /* The input whose state is wanted. */
@@ -1576,14 +1578,14 @@ KVPACK_API void kvpack_store_hold_free(kvpack_store_hold* hold);
 KVPACK_API kvpack_status kvpack_store_release(kvpack_store* store, const kvpack_id* hold_id,
                                               kvpack_error** error);
 
-/* Makes what a restore can be ended by. */
+/* Makes what a restore or a transfer can be ended by. */
 KVPACK_API kvpack_status kvpack_cancel_new(kvpack_cancel** out, kvpack_error** error);
 
-/* Ends every restore that has been given it, now and later, with KVPACK_ERR_CANCELLED, unless it is past its
+/* Ends everything that has been given it, now and later, with KVPACK_ERR_CANCELLED, unless it is past its
  * last chunk. */
 KVPACK_API void kvpack_cancel_request(kvpack_cancel* cancel);
 
-/* Frees it; restores that have it go on. */
+/* Frees it; what has been given it goes on. */
 KVPACK_API void kvpack_cancel_free(kvpack_cancel* cancel);
 
 /* # Engines and stores
@@ -2628,7 +2630,8 @@ typedef struct kvpack_handoff_receiver_options {
   uint32_t reserved;
 } kvpack_handoff_receiver_options;
 
-/* What a producer offers, before anything of it has been judged. Pointers are good until the next call. */
+/* What a producer offers, before anything of it has been judged. Pointers are good until the next call. A
+ * component whose identity is no digest has one of zeros. */
 typedef struct kvpack_handoff_offer {
   uint64_t struct_size;
   const char* transfer_id;
@@ -2644,6 +2647,8 @@ typedef struct kvpack_handoff_offer {
   uint64_t prefix_cut;
   uint32_t deferred;
   uint32_t reserved;
+  const kvpack_handoff_component* components;
+  uint64_t component_count;
 } kvpack_handoff_offer;
 
 /* The request that a transfer must answer. */
@@ -3247,6 +3252,303 @@ KVPACK_API kvpack_status kvpack_muse_ladder_plan_transfer(kvpack_muse_ladder* la
 
 /* Frees a ladder. */
 KVPACK_API void kvpack_muse_ladder_free(kvpack_muse_ladder* ladder);
+
+/* # Clusters
+ *
+ * Handoffs between machines, over TLS 1.3: a receiver that an engine embeds, and the end that sends to it.
+ * Both are configured by the files that `kvpack enroll` writes. Sockets, deadlines, keys, the replay ledger
+ * and the generations are the library's. docs/protocol/receiver.md. */
+
+/* Takes handoffs from enrolled producers. kvpack_receiver_run is for one thread, which makes all callbacks,
+ * one at a time: while one runs, no other connection is served. kvpack_receiver_stop and the accessors may be
+ * used by any thread, also meanwhile and from callbacks. */
+typedef struct kvpack_receiver kvpack_receiver;
+
+/* What an offer is admitted to. Exists during the callback. */
+typedef struct kvpack_admission kvpack_admission;
+
+/* How an attempt has ended. Every connection that is accepted is one attempt. */
+enum {
+  KVPACK_ATTEMPT_COMMITTED = 1, /* What was sent is live. */
+  KVPACK_ATTEMPT_EXCESS = 2,    /* Closed at once: too many connections, or gone already. */
+  KVPACK_ATTEMPT_STOPPED = 3,   /* The receiver was stopped before its turn. */
+  KVPACK_ATTEMPT_HANDSHAKE = 4, /* TLS, certificate, pin or protocol; or never finished. */
+  KVPACK_ATTEMPT_BEGIN = 5,     /* No begin frame, or an unreadable one. */
+  KVPACK_ATTEMPT_BUSY = 6,      /* Its turn did not come in time, or too much waits. */
+  KVPACK_ATTEMPT_VERIFY = 7,    /* What the producer states was refused, also by admit. */
+  KVPACK_ATTEMPT_TRANSFER = 8,  /* Broken off, malformed, aborted by the producer, or too slow. */
+  KVPACK_ATTEMPT_INSTALL = 9,   /* The engine refused. */
+  KVPACK_ATTEMPT_LEDGER = 10    /* The replay ledger refused, or cannot be written any more. */
+};
+
+/* What is known of an attempt: no token, no key, no payload. A status of a callback that is no category
+ * counts as INSTALL. Pointers are good during the callback; texts end with NUL, and those that came from the
+ * peer are not to be trusted. Times in nanoseconds. */
+typedef struct kvpack_attempt {
+  uint64_t struct_size;
+  void* sink_user;         /* `user` of the sink or engine that it was admitted to; NULL: it was not. */
+  const char* message;     /* NULL when status is 0. */
+  const char* peer;        /* `ip:port`; "" when it was closed at once. */
+  const char* peer_sha256; /* Digest of its certificate; "" before the handshake was done. */
+  const char* transfer_id; /* "" before a begin frame was read. */
+  uint64_t transfer_id_size;
+  uint64_t generation;
+  uint64_t installed_bytes;
+  uint64_t ended_unix_ms;
+  uint64_t accept_ns;          /* From accept to the end of the begin frame. */
+  uint64_t segment_read_ns;    /* Waiting inside frames. */
+  uint64_t segment_process_ns; /* Hashing and judging what came, and the sink's part of it: */
+  uint64_t sink_ns;            /* In the sink, while segments came. */
+  uint64_t seal_ns;            /* Check of the seal, and prepare_commit. */
+  uint64_t reserve_ns;         /* The replay ledger. */
+  uint64_t commit_ns;          /* The sink's commit. */
+  uint64_t ack_ns;             /* Writing the acknowledgement. */
+  uint64_t transfer_commit_ns; /* From admission to the end of the acknowledgement. */
+  uint64_t total_ns;           /* From accept. */
+  const char* json;            /* All of it, as one line of canonical JSON. */
+  uint64_t json_size;
+  uint32_t end;         /* KVPACK_ATTEMPT. */
+  kvpack_status status; /* 0 when committed, or IO when only the acknowledgement was lost; else why not. */
+  uint32_t installed_segments;
+  uint32_t refusal_sent; /* 1: the producer was told why. */
+} kvpack_attempt;
+
+/* A receiver's files, and the engine around it. */
+typedef struct kvpack_receiver_options {
+  uint64_t struct_size;
+  const char* config_path;   /* The enrolment: ReceiverConfigV2. */
+  const char* settings_path; /* Settings of this machine; NULL: the defaults. `store` is not looked at. */
+  void* user;                /* Must stay good until the receiver is freed. */
+
+  /* A begin frame of an enrolled producer has come, and it is its turn. Nothing of it has been judged: that
+   * is done after this, before the sink's own begin. Gives the admission a sink, by one of the functions
+   * below. With a status but 0 the transfer is refused: from 100 on the producer is told the category, as far
+   * as the protocol has it. */
+  kvpack_status (*admit)(void* user, const kvpack_handoff_offer* offer, kvpack_admission* admission);
+
+  /* An attempt has ended. Comes once for each. Nothing that it was admitted to is used any more, and exported
+   * planes have been released. NULL: nobody wants to know. */
+  void (*ended)(void* user, const kvpack_attempt* attempt);
+
+  /* The Muse model of the engine, both or none. The configuration must be of it; deltas are judged by its
+   * span schedule, and it can be received into an engine of it. */
+  const kvpack_muse_config* muse_config;
+  const kvpack_muse_identity* muse_identity;
+
+  kvpack_handoff_schedule_fn schedule; /* Of other models; NULL: deltas are refused. */
+  void* schedule_user;                 /* Must stay good until the receiver is freed. */
+} kvpack_receiver_options;
+
+/* Which transfers an admission takes beside the identities of the configuration, which all must have. */
+typedef struct kvpack_receiver_request {
+  uint64_t struct_size;
+  const uint32_t* prompt_token_ids; /* The request without its last token; NULL: any, as the seal binds it. */
+  uint64_t prompt_token_count;
+  uint64_t max_context_tokens; /* Most tokens of a prompt; 0: no bound but the engine's. */
+  const char* request_id;      /* What the transfer id must begin with; NULL: any. */
+  uint64_t request_id_size;
+  const kvpack_handoff_multimodal* multimodal; /* NULL: there may be none. */
+  const uint32_t*
+      held_token_ids; /* History that a delta goes on from. Not for Muse engines, whose own it is. */
+  uint64_t held_token_count;
+} kvpack_receiver_request;
+
+/* Counters since the start. */
+typedef struct kvpack_receiver_info {
+  uint64_t struct_size;
+  uint64_t accepted;         /* Connections. */
+  uint64_t open_connections; /* Now. */
+  uint64_t committed;        /* Attempts by their end. */
+  uint64_t excess;
+  uint64_t stopped;
+  uint64_t handshake;
+  uint64_t begin;
+  uint64_t busy;
+  uint64_t verify;
+  uint64_t transfer;
+  uint64_t install;
+  uint64_t ledger;
+  uint64_t installed_bytes;
+  uint64_t refusals_sent;
+  uint64_t lost_receipts;      /* Lines that the file `receipts` of the settings could not take. */
+  uint32_t ledger_was_missing; /* 1: there was no replay ledger, so a new one was made. */
+  uint32_t degraded;           /* 1: the ledger cannot be written: nothing is accepted until a restart. */
+} kvpack_receiver_info;
+
+/* Opens a receiver: it has the ledger and the socket, and peers can connect, but nobody is answered before
+ * kvpack_receiver_run.
+ *
+ * Errors: CONFIG the files, what they name, a ledger that is damaged or in use, a volume that is too slow for
+ * it; EXPECTATION the configuration is of another model, with field, found and expected; IO the socket;
+ * NOT_FOUND; INVALID_ARGUMENT `schedule` beside a Muse model. */
+KVPACK_API kvpack_status kvpack_receiver_open(kvpack_receiver** out, const kvpack_receiver_options* options,
+                                              kvpack_error** error);
+
+/* Receives into a sink, whose `user` must stay good until `ended`. It is begun only when the offer has passed
+ * all checks, and may never be. Where several transfers may run at a time, each needs a sink of its own.
+ *
+ * Errors: INVALID_ARGUMENT a needed callback is NULL; WRONG_STATE there is a sink already. */
+KVPACK_API kvpack_status kvpack_admission_into_sink(kvpack_admission* admission,
+                                                    const kvpack_handoff_sink* sink, kvpack_error** error);
+
+/* Receives into a Muse engine, which must stay good until `ended`: its `history` is called now, for a delta
+ * `export_planes` too, and `install` when all has been verified. It is then as after a prefill of the prompt,
+ * without final logits. What is live until then is not touched; exported planes keep still until they are
+ * released, which is before `ended`. A draft context is not taken.
+ *
+ * Errors: WRONG_STATE the receiver was opened without a Muse model, or there is a sink already;
+ * INVALID_ARGUMENT; what the engine returns, with callback and returned. */
+KVPACK_API kvpack_status kvpack_admission_into_muse(kvpack_admission* admission,
+                                                    const kvpack_muse_engine* engine, kvpack_error** error);
+
+/* Takes only what answers this request. Without it any prompt of tokens alone is taken, but no delta into a
+ * sink.
+ *
+ * Errors: INVALID_ARGUMENT; WRONG_STATE it has been said already. */
+KVPACK_API kvpack_status kvpack_admission_expect(kvpack_admission* admission,
+                                                 const kvpack_receiver_request* request,
+                                                 kvpack_error** error);
+
+/* Serves until kvpack_receiver_stop. Once in the life of a receiver.
+ *
+ * Errors: WRONG_STATE it runs or has run; NO_MEMORY, after which it can only be freed. */
+KVPACK_API kvpack_status kvpack_receiver_run(kvpack_receiver* receiver, kvpack_error** error);
+
+/* Ends kvpack_receiver_run once the admitted transfers have ended; all other connections are closed. May come
+ * before it. Not for signal handlers. */
+KVPACK_API void kvpack_receiver_stop(kvpack_receiver* receiver);
+
+/* Where it listens, `ip:port`, with the port that the system chose for 0. */
+KVPACK_API const char* kvpack_receiver_address(const kvpack_receiver* receiver);
+
+/* Where `GET /metrics` is answered; NULL: nowhere. */
+KVPACK_API const char* kvpack_receiver_metrics_address(const kvpack_receiver* receiver);
+
+/* What it has done so far. */
+KVPACK_API kvpack_status kvpack_receiver_get_info(const kvpack_receiver* receiver, kvpack_receiver_info* out,
+                                                  kvpack_error** error);
+
+/* Closes and frees a receiver that does not run. The sinks of transfers that kvpack_receiver_run has left
+ * behind, which only a failure does, are aborted. */
+KVPACK_API void kvpack_receiver_free(kvpack_receiver* receiver);
+
+/* The settings of the sending end. Immutable. */
+typedef struct kvpack_producer kvpack_producer;
+
+/* A producer's file, and the engine around it. */
+typedef struct kvpack_producer_options {
+  uint64_t struct_size;
+  const char* config_path; /* `kvpack.producer.v1`. */
+
+  /* The Muse model of the engine, both or none: the configuration must be of it. Needed to send from an
+   * engine of it. */
+  const kvpack_muse_config* muse_config;
+  const kvpack_muse_identity* muse_identity;
+} kvpack_producer_options;
+
+/* A segment to be sent. Fixed for good. */
+typedef struct kvpack_outgoing_segment {
+  kvpack_handoff_shape shape; /* The target's component is called "target", a draft context's "dflash". */
+  const kvpack_span* payload; /* Pieces, in order. */
+  uint64_t payload_count;
+} kvpack_outgoing_segment;
+
+/* Gives the next segment, perhaps once it has been computed. It comes with zeros; a payload_count of 0 says
+ * that there is none any more. The payload keeps still until the next call or the end of the transfer. */
+typedef kvpack_status (*kvpack_next_segment_fn)(void* user, kvpack_outgoing_segment* out);
+
+/* What is sent: from exactly one of `next`, `segments` and `engine`. */
+typedef struct kvpack_transfer {
+  uint64_t struct_size;
+  const char* receiver;             /* `host:port`, for the same certificate; NULL: that of the settings. */
+  const uint32_t* prompt_token_ids; /* Without the last token, which the receiver evaluates by itself. */
+  uint64_t prompt_token_count;
+  uint64_t prefix_cut;    /* Tokens that the receiver already holds; 0: a full transfer. */
+  const char* request_id; /* Of the request that this answers, for the transfer id; NULL: a random one. */
+  uint64_t request_id_size;
+  const kvpack_handoff_multimodal* multimodal; /* NULL: none. */
+  kvpack_next_segment_fn next;
+  void* next_user;
+  const kvpack_outgoing_segment* segments; /* All of them, in the order of the wire. */
+  uint64_t segment_count;
+  const kvpack_muse_engine* engine; /* What is live in it, whose history is the prompt: leave that out. */
+  uint32_t has_dflash;              /* 1: the segments bring the draft context too. */
+  uint32_t reserved;
+} kvpack_transfer;
+
+/* How it is sent. */
+typedef struct kvpack_send_options {
+  uint64_t struct_size;
+  kvpack_progress_fn progress; /* Payload bytes sent. The total is 0 where `next` gives the segments. */
+  void* progress_user;
+  const kvpack_cancel* cancel; /* Ends the transfer between two callbacks, and whatever it waits for. */
+  uint32_t no_refusals;        /* 1: as a peer that knows no refusals, for which the connection just ends. */
+  uint32_t reserved;
+} kvpack_send_options;
+
+/* What has been acknowledged. */
+typedef struct kvpack_sent {
+  uint64_t struct_size;
+  char transfer_id[136]; /* Ends with NUL. */
+  uint64_t generation;
+  kvpack_id payload_sha256;
+  uint64_t payload_bytes;
+  uint64_t payload_wire_ns; /* Time in which the socket took payload. */
+  uint64_t transfer_start_unix_ns;
+  uint64_t first_segment_sent_unix_ns;
+  uint64_t transfer_acked_unix_ns;
+  uint64_t payload_pacing_bps; /* Bits per second that the sender was held to; 0: not paced. */
+  uint32_t segments;
+  uint32_t reserved;
+} kvpack_sent;
+
+/* Reads a producer's settings. The files that they name are read for each transfer.
+ *
+ * Errors: CONFIG the file; EXPECTATION it is of another model, with field, found and expected. */
+KVPACK_API kvpack_status kvpack_producer_open(kvpack_producer** out, const kvpack_producer_options* options,
+                                              kvpack_error** error);
+
+/* Sends one transfer and waits for its acknowledgement. The callbacks are called by this thread. Each attempt
+ * takes a new generation, which is never used again: after a failure of the connection the transfer may have
+ * been committed. `out`, `json` and `options` may be NULL; `json` gets the receipt as one line.
+ *
+ * Errors: any category with `refused_by` = "receiver" and `retry` ("never", "new-generation", "later"): the
+ * receiver has refused, in its own words; TIMEOUT; CANCELLED; IO, TLS, ALPN, LEAF_PIN of the connection;
+ * CONFIG `receiver`, keys, generation ledger; BUSY another transfer takes a generation at this moment;
+ * VALIDATION a rule of the protocol, before anything was sent; STATE the engine has no history; EXPECTATION
+ * its planes are not those of its history; WRONG_STATE `engine` without a Muse model; what callbacks return,
+ * with callback and returned. */
+KVPACK_API kvpack_status kvpack_producer_send(const kvpack_producer* producer, kvpack_sent* out,
+                                              kvpack_bytes** json, const kvpack_transfer* transfer,
+                                              const kvpack_send_options* options, kvpack_error** error);
+
+/* Frees a producer. */
+KVPACK_API void kvpack_producer_free(kvpack_producer* producer);
+
+/* What `kvpack enroll finish --model` takes on both ends for a Muse model: its identities, as canonical JSON.
+ *
+ * Errors: EXPECTATION as kvpack_muse_identity_stored. */
+KVPACK_API kvpack_status kvpack_muse_identity_enrolment(const kvpack_muse_identity* identity,
+                                                        kvpack_bytes** out, const kvpack_muse_config* config,
+                                                        kvpack_error** error);
+
+/* How long a volume takes to make a reservation of a replay ledger durable, in nanoseconds. */
+typedef struct kvpack_volume_times {
+  uint64_t struct_size;
+  uint64_t min_ns;
+  uint64_t median_ns;
+  uint64_t p99_ns;
+  uint64_t max_ns;
+  uint32_t iterations;
+  uint32_t fast_enough; /* 1: a receiver starts with a ledger there. */
+} kvpack_volume_times;
+
+/* Does in a directory, which is made where it is missing, what a reservation does, `iterations` times (0: 20,
+ * at most 10,000). Nothing stays.
+ *
+ * Errors: IO; INVALID_ARGUMENT. */
+KVPACK_API kvpack_status kvpack_volume_probe(kvpack_volume_times* out, const char* directory,
+                                             uint32_t iterations, kvpack_error** error);
 
 #ifdef __cplusplus
 }

@@ -146,8 +146,8 @@ const char* kvpack_version(void) {
 }
 
 int32_t kvpack_has_feature(const char* name) {
-  static constexpr std::array<std::string_view, 6> kFeatures{"codec",   "files", "json",
-                                                             "handoff", "store", "muse"};
+  static constexpr std::array<std::string_view, 7> kFeatures{"codec", "files", "json",   "handoff",
+                                                             "store", "muse",  "cluster"};
   return name != nullptr && std::ranges::find(kFeatures, std::string_view(name)) != kFeatures.end() ? 1 : 0;
 }
 

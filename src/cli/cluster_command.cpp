@@ -31,40 +31,6 @@ Result<muse::TargetModel> read_target_model(FileSystem& fs, const std::string& p
   return muse::TargetModel::create(std::move(label));
 }
 
-handoff::ExactIdentity exact_identity(const muse::MuseIdentity& identity) {
-  handoff::ExactIdentity out;
-  out.adapter_sha256 = identity.adapter_sha256.hex();
-  out.chat_template_sha256 = identity.chat_template_sha256.hex();
-  out.context_policy_sha256 = identity.context_policy_sha256.hex();
-  out.model_revision = identity.model_revision;
-  out.model_sha256 = identity.model_sha256.hex();
-  out.tokenizer_revision = identity.tokenizer_revision;
-  out.tokenizer_sha256 = identity.tokenizer_sha256.hex();
-  return out;
-}
-
-Status check_configured_identity(const muse::TargetModel& model, const handoff::ExactIdentity& configured,
-                                 const std::string& target_cache_identity_sha256) {
-  const auto same = [](std::string_view field, const std::string& found,
-                       const std::string& expected) -> Status {
-    if (found == expected) return success();
-    return fail(ErrorCode::kExpectation,
-                fmt::format("{} of the configuration is not that of the identity", field))
-        .with("field", std::string(field))
-        .with("found", found)
-        .with("expected", expected);
-  };
-  const handoff::ExactIdentity own = exact_identity(model.label().identity);
-  KVPACK_TRY(same("model_sha256", configured.model_sha256, own.model_sha256));
-  KVPACK_TRY(same("model_revision", configured.model_revision, own.model_revision));
-  KVPACK_TRY(same("adapter_sha256", configured.adapter_sha256, own.adapter_sha256));
-  KVPACK_TRY(same("tokenizer_sha256", configured.tokenizer_sha256, own.tokenizer_sha256));
-  KVPACK_TRY(same("tokenizer_revision", configured.tokenizer_revision, own.tokenizer_revision));
-  KVPACK_TRY(same("chat_template_sha256", configured.chat_template_sha256, own.chat_template_sha256));
-  KVPACK_TRY(same("context_policy_sha256", configured.context_policy_sha256, own.context_policy_sha256));
-  return same("target_cache_identity_sha256", target_cache_identity_sha256, model.cache_identity().hex());
-}
-
 Result<std::vector<std::uint32_t>> read_tokens_file(FileSystem& fs, const std::string& path) {
   constexpr std::size_t kWidth = sizeof(std::uint32_t);
   KVPACK_TRY_ASSIGN(const Bytes bytes, read_named(fs, path, muse::kMaxContextTokens * kWidth));

@@ -1,11 +1,10 @@
-/// What `send` and `receive` share: the store at their end, the Muse identity that it is of, and whether a
-/// configuration speaks of the same one. docs/cluster.md
+/// What `send` and `receive` share: the store at their end, and the Muse identity that it is of.
+/// docs/cluster.md
 #pragma once
 
 #include <fmt/core.h>
 
 #include "cli/store_command.h"
-#include "kvpack/handoff/begin.h"
 #include "kvpack/muse/prefix_cache.h"
 
 namespace kvpack::cli {
@@ -21,14 +20,6 @@ struct ClusterStoreArguments {
 /// A file that holds an identity label, with or without a line end behind it.
 /// @error kIo; kExpectation `{what}` of the label; as TargetModel::create
 Result<muse::TargetModel> read_target_model(FileSystem& fs, const std::string& path);
-
-/// Whether a configuration is for this model.
-/// @error kExpectation `{field} of the configuration is not that of the identity`, with `found`, `expected`
-Status check_configured_identity(const muse::TargetModel& model, const handoff::ExactIdentity& configured,
-                                 const std::string& target_cache_identity_sha256);
-
-/// The seven strings of a model, as a configuration has them.
-handoff::ExactIdentity exact_identity(const muse::MuseIdentity& identity);
 
 /// Tokens: u32, little-endian. @error kIo; kState the file is no list of 1 to 131,072 of them
 Result<std::vector<std::uint32_t>> read_tokens_file(FileSystem& fs, const std::string& path);

@@ -356,6 +356,8 @@ static void test_offer(const kvpack_mac_key* key) {
   CHECK(offer.created_unix_ms == 10 && offer.expires_unix_ms == 20 && offer.hmac_epoch == 2);
   CHECK(strcmp(offer.hmac_key_id, "k") == 0 && offer.hmac_key_id_size == 1 && offer.deferred == 1);
   CHECK(offer.prompt_token_count == 1 && offer.prompt_token_ids[0] == 1 && offer.prefix_cut == 0);
+  CHECK(offer.component_count == 1 && strcmp(offer.components[0].id, "target") == 0);
+  CHECK(offer.components[0].kind == KVPACK_COMPONENT_TARGET_KV && offer.components[0].required == 1);
   EXPECT_REFUSED(kvpack_handoff_receiver_offer(receiver, NULL, &error), KVPACK_ERR_INVALID_ARGUMENT,
                  "argument out is NULL");
   offer.struct_size = 4;

@@ -24,6 +24,7 @@ static void sizes_stay(void) {
   FIXED(kvpack_muse_adapter, 40);
   FIXED(kvpack_muse_layer, 48);
   FIXED(kvpack_muse_tier_report, 16);
+  FIXED(kvpack_outgoing_segment, 72);
   FIRST_VERSION(kvpack_keys_options, 96);
   FIRST_VERSION(kvpack_family_options, 112);
   FIRST_VERSION(kvpack_state_options, 80);
@@ -82,6 +83,15 @@ static void sizes_stay(void) {
   FIRST_VERSION(kvpack_muse_resident_info, 80);
   FIRST_VERSION(kvpack_muse_ladder_options, 40);
   FIRST_VERSION(kvpack_muse_reuse_report, 104);
+  FIRST_VERSION(kvpack_attempt, 192);
+  FIRST_VERSION(kvpack_receiver_options, 80);
+  FIRST_VERSION(kvpack_receiver_request, 72);
+  FIRST_VERSION(kvpack_receiver_info, 136);
+  FIRST_VERSION(kvpack_producer_options, 32);
+  FIRST_VERSION(kvpack_transfer, 112);
+  FIRST_VERSION(kvpack_send_options, 40);
+  FIRST_VERSION(kvpack_sent, 240);
+  FIRST_VERSION(kvpack_volume_times, 48);
 }
 
 /* A struct of a newer caller: ours, and a tail that this library does not know. */

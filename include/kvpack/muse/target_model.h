@@ -2,6 +2,7 @@
 /// one form of its cache. docs/muse-handoff.md §Target identity
 #pragma once
 
+#include "kvpack/handoff/begin.h"
 #include "kvpack/muse/identity_label.h"
 
 namespace kvpack::muse {
@@ -35,6 +36,18 @@ class TargetModel {
   IdentifiedFamily family_;
 };
 
+/// The seven strings of a model, as a configuration has them.
+handoff::ExactIdentity exact_identity(const MuseIdentity& identity);
+
+/// Whether a configuration is for this model.
+/// @error kExpectation `{field} of the configuration is not that of the identity`, with `field`, `found`,
+///        `expected`
+Status check_configured_identity(const TargetModel& model, const handoff::ExactIdentity& configured,
+                                 std::string_view target_cache_identity_sha256);
+
+/// What an enrolment is given as its model: the seven strings and the cache identity, as canonical JSON.
+std::string enrolment_text(const TargetModel& model);
+
 // ---------------------------------------------------------------------------------------------------------------
 
 inline Result<PortableDescriptor> TargetModel::derive(const IdentityLabel& label, std::uint64_t cut) {
@@ -61,6 +74,55 @@ inline Result<TargetModel> TargetModel::create(IdentityLabel label) {
 inline Id32 TargetModel::cache_identity() const {
   return domain_hash(with_nul("kvpack/muse-target-cache/v1"),
                      {semantic_model_id(semantic_model_), family_.id()});
+}
+
+inline handoff::ExactIdentity exact_identity(const MuseIdentity& identity) {
+  handoff::ExactIdentity out;
+  out.adapter_sha256 = identity.adapter_sha256.hex();
+  out.chat_template_sha256 = identity.chat_template_sha256.hex();
+  out.context_policy_sha256 = identity.context_policy_sha256.hex();
+  out.model_revision = identity.model_revision;
+  out.model_sha256 = identity.model_sha256.hex();
+  out.tokenizer_revision = identity.tokenizer_revision;
+  out.tokenizer_sha256 = identity.tokenizer_sha256.hex();
+  return out;
+}
+
+inline Status check_configured_identity(const TargetModel& model, const handoff::ExactIdentity& configured,
+                                        std::string_view target_cache_identity_sha256) {
+  const auto same = [](std::string_view field, std::string_view found, std::string_view expected) -> Status {
+    if (found == expected) return success();
+    return fail(ErrorCode::kExpectation,
+                std::string(field) + " of the configuration is not that of the identity")
+        .with("field", std::string(field))
+        .with("found", std::string(found))
+        .with("expected", std::string(expected));
+  };
+  const handoff::ExactIdentity own = exact_identity(model.label().identity);
+  KVPACK_TRY(same("model_sha256", configured.model_sha256, own.model_sha256));
+  KVPACK_TRY(same("model_revision", configured.model_revision, own.model_revision));
+  KVPACK_TRY(same("adapter_sha256", configured.adapter_sha256, own.adapter_sha256));
+  KVPACK_TRY(same("tokenizer_sha256", configured.tokenizer_sha256, own.tokenizer_sha256));
+  KVPACK_TRY(same("tokenizer_revision", configured.tokenizer_revision, own.tokenizer_revision));
+  KVPACK_TRY(same("chat_template_sha256", configured.chat_template_sha256, own.chat_template_sha256));
+  KVPACK_TRY(same("context_policy_sha256", configured.context_policy_sha256, own.context_policy_sha256));
+  return same("target_cache_identity_sha256", target_cache_identity_sha256, model.cache_identity().hex());
+}
+
+inline std::string enrolment_text(const TargetModel& model) {
+  const handoff::ExactIdentity exact = exact_identity(model.label().identity);
+  JsonValue identity = JsonValue::object();
+  identity.set("adapter_sha256", exact.adapter_sha256);
+  identity.set("chat_template_sha256", exact.chat_template_sha256);
+  identity.set("context_policy_sha256", exact.context_policy_sha256);
+  identity.set("model_revision", exact.model_revision);
+  identity.set("model_sha256", exact.model_sha256);
+  identity.set("tokenizer_revision", exact.tokenizer_revision);
+  identity.set("tokenizer_sha256", exact.tokenizer_sha256);
+  JsonValue out = JsonValue::object();
+  out.set("identity", std::move(identity));
+  out.set("target_cache_identity_sha256", model.cache_identity().hex());
+  return canonical_json_text(out);
 }
 
 }  // namespace kvpack::muse
