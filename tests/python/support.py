@@ -12,6 +12,10 @@ PACKAGE = ROOT / "capi" / "python"
 HEADER = ROOT / "capi" / "kvpack_c.h"
 sys.path.insert(0, str(PACKAGE))
 sys.dont_write_bytecode = True
+# Run by hand, a test uses what was built last by one of the usual presets.
+for built in ("dev", "release"):
+    if (ROOT / "build" / built / "libkvpack_c.so").exists():
+        os.environ.setdefault("KVPACK_LIBRARY", str(ROOT / "build" / built / "libkvpack_c.so"))
 
 import kvpack  # noqa: E402  the path comes first
 
