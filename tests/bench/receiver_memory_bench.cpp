@@ -59,14 +59,15 @@ class TileSource final : public net::SegmentSource {
  public:
   Result<std::optional<net::OutgoingSegment>> next() override {
     if (sent_ == kTiles) return std::optional<net::OutgoingSegment>();
-    return std::optional(net::OutgoingSegment{.shape = {.component_id = "target",
-                                                        .role = handoff::SegmentRole::kNopeTile,
-                                                        .layer = std::nullopt,
-                                                        .logical_start = kTileTokens * sent_++,
-                                                        .logical_count = kTileTokens,
-                                                        .element_type = "f16_le",
-                                                        .elements_per_token = muse::kTileRowElements},
-                                              .payload = {payload_}});
+    net::OutgoingSegment out;
+    out.shape.component_id = "target";
+    out.shape.role = handoff::SegmentRole::kNopeTile;
+    out.shape.logical_start = kTileTokens * sent_++;
+    out.shape.logical_count = kTileTokens;
+    out.shape.element_type = "f16_le";
+    out.shape.elements_per_token = muse::kTileRowElements;
+    out.payload = {payload_};
+    return std::optional<net::OutgoingSegment>(std::move(out));
   }
 
  private:
