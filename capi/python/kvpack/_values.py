@@ -1,5 +1,7 @@
 """Numbers, texts and identities on their way into C, where a number that does not fit would be cut off silently."""
+import collections.abc
 import ctypes
+import operator
 import os
 from typing import Optional, Union
 
@@ -15,9 +17,10 @@ IdLike = Union[bytes, str]
 
 def number(value, name, bits=64):
     """An unsigned number of so many bits."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise bad_argument(name, "is a %s, not a number" % type(value).__name__)
-    value = value.__index__()
+    try:
+        value = operator.index(object() if isinstance(value, bool) else value)  # type: ignore[arg-type]
+    except TypeError:
+        raise bad_argument(name, "is a %s, not a number" % type(value).__name__) from None
     if not 0 <= value < 1 << bits:
         raise bad_argument(name, "is outside 0 to %d" % ((1 << bits) - 1))
     return value
@@ -29,6 +32,24 @@ def listed(values, name):
         return tuple(values)
     except TypeError:
         raise bad_argument(name, "is a %s, not a list" % type(values).__name__) from None
+
+
+def listed_pairs(values, name):
+    """The pairs of an iterable."""
+    pairs = listed(values, name)
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise bad_argument(name, "has an element that is no pair")
+    return pairs
+
+
+def pairs_of(values, name):
+    """The pairs of a mapping; none of None."""
+    if values is None:
+        return ()
+    if not isinstance(values, collections.abc.Mapping):
+        raise bad_argument(name, "is a %s, not a mapping" % type(values).__name__)
+    return tuple(values.items())
 
 
 def flag(value, name):
@@ -79,6 +100,8 @@ def path(value, name):
         encoded = os.fsencode(value)
     except TypeError:
         raise bad_argument(name, "is a %s, not a path" % type(value).__name__) from None
+    except UnicodeEncodeError:
+        raise bad_argument(name, "is no path of this system") from None
     if b"\0" in encoded:
         raise bad_argument(name, "has a NUL byte")
     return encoded

@@ -6,7 +6,7 @@ from typing import Any, Iterable, List, Sequence, Tuple
 from . import _structs as c
 from ._handles import Handle
 from ._library import call, lib
-from ._values import Id, IdLike, choice, id_at, identity, listed, name_of, number, utf8
+from ._values import Id, IdLike, choice, id_at, identity, listed, listed_pairs, name_of, number, utf8
 from .errors import bad_argument
 
 TOKENS = 0
@@ -160,7 +160,8 @@ def state_options(state) -> c.kvpack_state_options:
         raise bad_argument("states", "has a %s, not a State" % type(state).__name__)
     name = utf8(state.name, "name")
     dimensions = [number(value, "shape") for value in listed(state.shape, "shape")]
-    needed = [(utf8(other, "dependencies"), number(layer, "dependencies", 32)) for layer, other in state.dependencies]
+    needed = [(utf8(other, "dependencies"), number(layer, "dependencies", 32))
+              for layer, other in listed_pairs(state.dependencies, "dependencies")]
     keys = [c.kvpack_state_key(other, len(other), layer) for other, layer in needed]
     return c.kvpack_state_options(
         name=name, name_size=len(name), layer=number(state.layer, "layer", 32),

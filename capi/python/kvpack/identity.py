@@ -6,8 +6,9 @@ from typing import Dict, Iterable, List, Mapping, Optional, Tuple, Union
 from . import _structs as c
 from ._handles import Handle
 from ._library import call, lib, text
-from ._values import IdLike, id_bytes, identity, listed, utf8
+from ._values import IdLike, id_bytes, identity, listed_pairs, pairs_of, utf8
 from .errors import bad_argument
+from .family import Family, check_family
 
 Auxiliary = Iterable[Tuple[IdLike, IdLike]]
 """Inputs that are no tokens, for example images: for each what kind, and which."""
@@ -45,10 +46,7 @@ def model_struct(model) -> c.kvpack_model:
 
 def auxiliary_array(auxiliary: Optional[Auxiliary]):
     """Other inputs as an array, or None when there are none."""
-    pairs = listed(() if auxiliary is None else auxiliary, "auxiliary")
-    for pair in pairs:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise bad_argument("auxiliary", "has an element that is no pair of identities")
+    pairs = listed_pairs(() if auxiliary is None else auxiliary, "auxiliary")
     inputs = [c.kvpack_auxiliary_input(identity(kind, "type_id"), identity(value, "value_id")) for kind, value in pairs]
     return (c.kvpack_auxiliary_input * len(inputs))(*inputs) if inputs else None
 
@@ -63,7 +61,7 @@ class Identity(Handle):
 
     _what = "identity"
 
-    def __init__(self, model: Optional[Model] = None, family: "Optional[Handle]" = None,
+    def __init__(self, model: Optional[Model] = None, family: Optional[Family] = None,
                  fields: Optional[Mapping[str, Union[str, bytes, int]]] = None):
         """
         Args:
@@ -77,9 +75,9 @@ class Identity(Handle):
         if model is not None:
             call(lib.kvpack_identity_set_model, made, ctypes.byref(model_struct(model)))
         if family is not None:
-            with family._use() as pointer:
+            with check_family(family)._use() as pointer:
                 call(lib.kvpack_identity_set_family, made, pointer)
-        for name, value in (fields or {}).items():
+        for name, value in pairs_of(fields, "fields"):
             value = value.hex() if isinstance(value, bytes) else str(value)
             call(lib.kvpack_identity_set, made, _field_name(name), utf8(value, "value"))
 

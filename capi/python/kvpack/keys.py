@@ -7,7 +7,7 @@ from . import _structs as c
 from ._buffers import View
 from ._handles import Handle
 from ._library import call, lib
-from ._values import Id, IdLike, flag, id_at, number, optional_identity, path, utf8
+from ._values import Id, IdLike, flag, id_at, number, optional_identity, pairs_of, path, utf8
 from .errors import bad_argument
 
 Root = Union[bytes, bytearray, memoryview, "os.PathLike[str]", str]
@@ -47,7 +47,7 @@ class Keys(Handle):
                 options.operator_id_size = len(name)
             options.tenant = optional_identity(tenant, "tenant")
             roots = [c.kvpack_epoch_root(number(epoch, "epoch_roots"), *_root(value, "epoch_roots", views))
-                     for epoch, value in (epoch_roots or {}).items()]
+                     for epoch, value in pairs_of(epoch_roots, "epoch_roots")]
             options.epoch_roots = (c.kvpack_epoch_root * len(roots))(*roots) if roots else None
             options.epoch_root_count = len(roots)
             made = ctypes.c_void_p()

@@ -302,6 +302,8 @@ class Store(Handle):
         if endurance_bytes_per_five_minutes is not None:
             options.endurance_bytes_per_five_minutes = ctypes.pointer(
                 ctypes.c_uint64(number(endurance_bytes_per_five_minutes, "endurance_bytes_per_five_minutes")))
+        if watermarks is not None and not isinstance(watermarks, Watermarks):
+            raise bad_argument("watermarks", "is a %s, not Watermarks" % type(watermarks).__name__)
         if watermarks is not None:
             options.watermarks = ctypes.pointer(c.kvpack_store_watermarks(
                 **{field.name: number(getattr(watermarks, field.name), field.name, 32)
