@@ -12,7 +12,7 @@
 //   sha256_gain    S1 on two threads over one; below 1.7 the result is inconclusive
 //   %_...          share of the transfer that each phase of the receipt takes: `read` is TLS and waiting,
 //                  `verify` hashing and judging, `install` the engine's sink while segments come
-// seal_to_ack sends transfers of one token:
+// seal_to_ack sends 41 transfers of one token, or `--receive_reservations=N`:
 //   x_seal_to_ack  median from the seal to the acknowledgement, over 2 x the volume's own median
 //                  reservation plus 5 ms; to reach: below 1
 //   x_reserve      reservation over the volume's own
@@ -33,15 +33,16 @@
 #include "kvpack/net/receiver.h"
 #include "kvpack/net/volume_probe.h"
 #include "net/client_connection.h"
+#include "net/patient_clock.h"
 
 namespace kvpack::bench {
 namespace {
 
 constexpr std::size_t kIdleConnections = 50;
 constexpr std::uint64_t kTimeoutMs = net::kMaxTimeoutMs;
-constexpr int kReservations = 41;
 constexpr double kNsPerSecond = 1e9;
 std::uint64_t receive_tokens = 65'535;
+std::uint64_t receive_reservations = 41;
 
 muse::CacheSnapshot make_snapshot(std::uint64_t tokens) {
   muse::CacheSnapshot snapshot;
@@ -145,7 +146,9 @@ class Loopback {
   Loopback() {
     ends_.receiver.timeout_ms = ends_.receiver.wait_for_producer_ms = kTimeoutMs;
     ends_.producer.timeout_ms = kTimeoutMs;
+    clock_.hold();
     receiver_ = must(net::Receiver::bind(fs_, clock_, ends_.receiver, {}, muse::span_schedule, engine_));
+    clock_.go_on();
     ends_.producer.receiver = {"127.0.0.1", receiver_->address().port};
     thread_ = std::jthread([this] { must(receiver_->run()); });
   }
@@ -185,7 +188,7 @@ class Loopback {
 
  private:
   SystemFileSystem fs_;
-  SystemClock clock_;
+  net::testing::PatientClock clock_;
   testing::TempDirectory folder_;
   net::testing::Authority authority_{folder_, "bench"};
   net::testing::EnrolledEnds ends_ = net::testing::enroll_ends(folder_, authority_);
@@ -343,7 +346,6 @@ void seal_to_ack(benchmark::State& state) {
 }
 
 BENCHMARK(receive)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(kRounds);
-BENCHMARK(seal_to_ack)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(kReservations);
 
 // Both ends share two cores, whatever the machine has.
 void keep_to_two_cores() {
@@ -363,6 +365,12 @@ void keep_to_two_cores() {
 int main(int argc, char** argv) {
   using namespace kvpack::bench;
   receive_tokens = std::max<std::uint64_t>(1, take_option(argc, argv, "receive_tokens", receive_tokens));
+  receive_reservations =
+      std::max<std::uint64_t>(1, take_option(argc, argv, "receive_reservations", receive_reservations));
+  benchmark::RegisterBenchmark("seal_to_ack", seal_to_ack)
+      ->UseManualTime()
+      ->Unit(benchmark::kMillisecond)
+      ->Iterations(static_cast<benchmark::IterationCount>(receive_reservations));
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   keep_to_two_cores();

@@ -21,6 +21,7 @@
 #include "kvpack/net/receiver.h"
 #include "net/client_connection.h"
 #include "net/enrolled_ends.h"
+#include "net/patient_clock.h"
 #include "support/counted_memory.h"
 
 namespace kvpack::bench {
@@ -214,13 +215,15 @@ double segments_beyond_shadow(Host& host, const Peers& peers, std::size_t transf
 
 void receiver(benchmark::State& state) {
   SystemFileSystem fs;
-  SystemClock clock;
+  net::testing::PatientClock clock;
   testing::TempDirectory folder;
   net::testing::Authority authority(folder, "bench");
   net::testing::EnrolledEnds ends = net::testing::enroll_ends(folder, authority);
   ends.receiver.timeout_ms = ends.receiver.wait_for_producer_ms = ends.producer.timeout_ms = kTimeoutMs;
   Host host;
+  clock.hold();
   const auto receiver = must(net::Receiver::bind(fs, clock, ends.receiver, {}, muse::span_schedule, host));
+  clock.go_on();
   ends.producer.receiver = {"127.0.0.1", receiver->address().port};
   const Peers peers(ends);
   const std::jthread thread([&] { must(receiver->run()); });

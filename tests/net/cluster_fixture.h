@@ -14,6 +14,7 @@
 #include "kvpack/net/producer.h"
 #include "kvpack/net/receiver.h"
 #include "net/enrolled_ends.h"
+#include "net/patient_clock.h"
 
 namespace kvpack::net::testing {
 
@@ -120,23 +121,6 @@ class MemorySource final : public SegmentSource {
   std::size_t count_;
   std::size_t sent_ = 0;
   Bytes payload_;
-};
-
-// The system's clock, which can be held: how long a busy machine takes for a volume probe is no matter of
-// these tests.
-class PatientClock final : public Clock {
- public:
-  std::uint64_t wall_ms() const override { return system_.wall_ms(); }
-  std::uint64_t monotonic_ns() const override {
-    const std::uint64_t held = held_ns_.load();
-    return held != 0 ? held : system_.monotonic_ns();
-  }
-  void hold() { held_ns_ = system_.monotonic_ns(); }
-  void go_on() { held_ns_ = 0; }
-
- private:
-  SystemClock system_;
-  std::atomic<std::uint64_t> held_ns_{0};
 };
 
 class Cluster : public ::testing::Test {

@@ -1,0 +1,27 @@
+// A clock for tests in which a receiver starts.
+#pragma once
+
+#include <atomic>
+
+#include "kvpack/base/clock.h"
+
+namespace kvpack::net::testing {
+
+// The system's clock, which can be held: how long a busy machine takes for a volume probe is no matter of
+// these tests.
+class PatientClock final : public Clock {
+ public:
+  std::uint64_t wall_ms() const override { return system_.wall_ms(); }
+  std::uint64_t monotonic_ns() const override {
+    const std::uint64_t held = held_ns_.load();
+    return held != 0 ? held : system_.monotonic_ns();
+  }
+  void hold() { held_ns_ = system_.monotonic_ns(); }
+  void go_on() { held_ns_ = 0; }
+
+ private:
+  SystemClock system_;
+  std::atomic<std::uint64_t> held_ns_{0};
+};
+
+}  // namespace kvpack::net::testing
