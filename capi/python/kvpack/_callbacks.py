@@ -57,7 +57,7 @@ class _Lost:
     stack then, and the exception to sys.unraisablehook, which is ours as long as a call with callbacks is running."""
 
     def __init__(self):
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._owners: Dict[str, "Callbacks"] = {}
         self._previous = sys.__unraisablehook__
         self._inside = threading.local()
@@ -107,7 +107,7 @@ class Callbacks:
         self._busy = busy
         self._kept = []
         self._raised = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _guarded(self, prototype, function, failure, outranks=False):
         def run(*arguments):

@@ -44,7 +44,8 @@ class Owned:
         self.keep = keep
         self.uses = 0
         self.closed = False
-        self.lock = threading.Lock()
+        # Reentrant: the collector may run in the middle, and with it a __del__ of somebody's that uses the handle.
+        self.lock = threading.RLock()
         self.forks = _forks
 
     def enter(self):
@@ -53,35 +54,41 @@ class Owned:
         if self.group in inside.busy:
             raise wrong_state("the %s is busy with the call in which this callback runs" % self.what)
         with self.lock:
-            if self.closed:
-                raise closed_handle(self.what)
             self.uses += 1
-        return self.pointer
+            if not self.closed:
+                return self.pointer
+        self.leave()
+        raise closed_handle(self.what)
 
     def leave(self):
         with self.lock:
             self.uses -= 1
-            last = self.closed and self.uses == 0
-        if last:
-            self._release()
+            pointer = self._take_unused()
+        self._release(pointer)
 
     def close(self):
         if self.forks != _forks:
             return
         with self.lock:
-            last = not self.closed and self.uses == 0
             self.closed = True
-        if last:
-            self._release()
+            pointer = self._take_unused()
+        self._release(pointer)
 
-    def _release(self):
+    def _take_unused(self):
+        """The pointer, once, when the handle is closed and no call is in it."""
+        if not self.closed or self.uses > 0:
+            return None
         pointer, self.pointer = self.pointer, None
-        self.free(pointer)
-        self.keep = ()
+        return pointer
+
+    def _release(self, pointer):
+        if pointer is not None:
+            self.free(pointer)
+            self.keep = ()
 
 
 class Handle:
-    """Base of what owns a handle. Closing twice is fine; a call that is running ends first."""
+    """Base of what owns a handle. Closing twice is fine; under a running call it is freed when that call has ended."""
 
     _what = "handle"
     _owned: Owned
