@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The demo: a KV cache saved, verified, restored in another process, and refused when anything differs; then a store of
-# such caches whose process is killed, and from which others go on.
+# The demo: a KV cache saved, verified, restored in another process, and refused when anything differs; a store of such
+# caches whose process is killed, and from which others go on; and a session that one store hands over to another.
 #
 #   tests/engine/demo.sh BUILD [PROGRAM]
 #
@@ -16,7 +16,7 @@ build=$(cd "$1" && pwd)
 demo=$build/tests/engine/${2:-kvpack_demo}
 kvpack=$build/kvpack
 work=$(mktemp -d "${TMPDIR:-/tmp}/kvpack-demo.XXXXXX")
-keeper=
+keeper=  # Whoever works in the background.
 trap '[ -z "$keeper" ] || kill -9 "$keeper"; rm -rf "$work"' EXIT
 export PATH="$PATH:/usr/sbin"
 cd "$work"
@@ -63,7 +63,7 @@ middle() { echo $(($(stat -c %s "$1") / 2)); }
 # cut_short IN OUT BYTES: a copy without the last BYTES.
 cut_short() { head -c "-$3" "$1" >"$2"; }
 
-echo "kvpack demo: 768 tokens of KV cache, 104 planes, saved, verified, restored elsewhere, and refused; then a store"
+echo "kvpack demo: 768 tokens of KV cache, 104 planes, saved, verified, restored elsewhere, and refused; a store; a handoff"
 
 step "1. A model, and the same model with one bit of one weight flipped"
 "$demo" make-model --model model.gguf
@@ -207,6 +207,86 @@ victim=muse.store/objects/manifests/${deepest:0:2}/$deepest.kvpack
 "$demo" flip --in "$victim" --out flipped --at "$(middle "$victim")" && mv -f flipped "$victim"
 promised serve model.gguf long:durable:768
 promised serve other.gguf first:miss
+
+step "18. Two ends that will trust each other and nobody else. Each makes its own key, a CA signs both, each pins the other's
+   certificate, and one HMAC key is carried from here to there"
+# enroll ARGUMENTS..: a step of the enrolment, without what it says. A disk that is slow for a moment is measured again.
+enroll() {
+  local turns=0
+  echo "   \$ kvpack enroll $*"
+  until "$kvpack" enroll "$@" >enroll.log 2>&1; do
+    if ! grep -q "durable-reserve tail" enroll.log || [ $((turns += 1)) -eq 30 ]; then
+      sed 's/^/     /' enroll.log
+      return 1
+    fi
+  done
+}
+"$demo" describe-transfer --model model.gguf --identity muse.json --enrolment model.json --prompt first --tokens first.u32
+promised enroll ca ca
+for role in receiver producer; do
+  promised enroll request $role --role $role --server-name localhost
+  promised enroll sign ca $role/request.pem --out $role.pem
+done
+cp -p receiver/hmac.key producer/hmac.key
+promised enroll finish receiver --role receiver --certificate receiver.pem --ca ca/ca.pem --peer producer.pem \
+  --model model.json --listen 127.0.0.1:0
+
+step "19. One process receives into a store of its own, another sends it the session of 768 tokens, over TLS 1.3"
+at_both_ends=(--identity muse.json "${identity[@]}")
+promised tool store init "${identity[@]}" arrived.store
+start_receiver() {
+  local turns=0
+  while [ $((turns += 1)) -lt 600 ]; do
+    if [ -z "$keeper" ] || ! kill -0 "$keeper" 2>/dev/null; then
+      [ -z "$keeper" ] || grep -q "durable-reserve tail" receive.log || break
+      "$kvpack" receive receiver/receiver.json --store arrived.store "${at_both_ends[@]}" --inbox --count 2 \
+        >receive.log 2>&1 &
+      keeper=$!
+    fi
+    address=$(sed -n 's/.*listening on //p' receive.log)
+    [ -z "$address" ] || return 0
+    sleep 0.1
+  done
+  cat receive.log
+  return 1
+}
+address=
+echo "   \$ kvpack receive receiver/receiver.json --store arrived.store --identity muse.json ... --inbox --count 2 &"
+promised start_receiver
+promised enroll finish producer --role producer --certificate producer.pem --ca ca/ca.pem --peer receiver.pem \
+  --model model.json --receiver "$address" --server-name localhost
+send() { tool send producer/producer.json --store muse.store "${at_both_ends[@]}" --tokens first.u32; }
+promised send
+
+step "20. The producer's disk comes back from an old copy, and the same generation is sent again. The receiver has it on its own disk"
+send_again() {
+  local code=0
+  printf '{"next_generation": 1}\n' >producer/generation.json
+  send >again.log || code=$?
+  cat again.log
+  printf '   %-52s %s\n' "exit code of the sender: 4, refused" "$code"
+  [ "$code" -eq 4 ] && grep -q "replayed or stale generation" again.log
+}
+promised send_again
+receiver_has_ended() {
+  local code=0 turns=0
+  while kill -0 "$keeper" 2>/dev/null && [ $((turns += 1)) -lt 600 ]; do sleep 0.1; done
+  kill -9 "$keeper" 2>/dev/null || true
+  wait "$keeper" 2>/dev/null || code=$?
+  keeper=
+  echo "   what the receiver says:"
+  sed -E 's/^/     /; s/([0-9a-f]{12})[0-9a-f]{52}/\1.../' receive.log
+  [ "$code" -eq 4 ] && grep -q "committed 768 tokens" receive.log && grep -q "replayed or stale generation" receive.log
+}
+promised receiver_has_ended
+
+step "21. A new process where it has arrived compares every plane, installs it and goes on"
+promised tool store fsck "${identity[@]}" arrived.store --deep
+go_on() {
+  "$demo" arrived --model model.gguf --key key --store arrived.store --sender muse.store --prompt long --from 768 \
+    --logits long.logits
+}
+promised go_on
 
 step "Times"
 grep -h -e "prefill of" -e "save, durable" -e "verified restore" save.log restore.log

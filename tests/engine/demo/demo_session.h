@@ -18,6 +18,8 @@ class DemoSession final : public muse::LiveSession {
   }
 
   const EngineFacts& facts() const noexcept { return engine_.facts(); }
+  /// To go on with, once nothing is asked of the session any more.
+  Engine& engine() noexcept { return engine_; }
   /// Computes the next tokens.
   Status append(std::span<const std::uint32_t> tokens) {
     KVPACK_TRY(engine_.append(tokens));

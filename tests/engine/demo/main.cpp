@@ -20,6 +20,12 @@
 //   kvpack_demo resume --model FILE --key FILE --store DIR --prompt NAME --from TOKENS --logits FILE
 //   kvpack_demo resume ... --from miss
 //
+// With two stores between which a session is handed over:
+//
+//   kvpack_demo describe-transfer --model FILE --identity FILE --enrolment FILE --prompt NAME --tokens FILE
+//   kvpack_demo arrived --model FILE --key FILE --store DIR --sender DIR --prompt NAME --from TOKENS --logits
+//   FILE
+//
 // Exit: 0 as promised; 1 not as promised; 2 usage; 3 not found; 4 refused; 5 I/O; 70 internal.
 #include <cstdlib>
 #include <set>
@@ -27,6 +33,7 @@
 #include "engine/demo/cut.h"
 #include "engine/demo/file_digest.h"
 #include "engine/demo/folder_objects.h"
+#include "engine/demo/handoff_steps.h"
 #include "engine/demo/ladder_steps.h"
 #include "engine/demo/process.h"
 #include "engine/demo/store_steps.h"
@@ -195,6 +202,7 @@ Result<int> restore_refused(const Options& options) {
 Result<int> run(std::string_view mode, const Options& options) {
   if (mode == "resume") return resume(options);
   if (mode == "serve") return serve(options);
+  if (mode == "arrived") return arrived(options);
   if (mode == "restore") return options.contains("--refuse") ? restore_refused(options) : restore(options);
   Status status = fail(ErrorCode::kConfig, "unknown mode");
   if (mode == "make-model") status = make_model(options);
@@ -203,6 +211,7 @@ Result<int> run(std::string_view mode, const Options& options) {
   if (mode == "save") status = save(options);
   if (mode == "keep") status = keep(options);
   if (mode == "compute") status = compute(options);
+  if (mode == "describe-transfer") status = describe_transfer(options);
   if (!status.has_value()) return std::move(status.error());
   return 0;
 }
@@ -216,8 +225,8 @@ int main(int argc, char** argv) {
   for (int i = 2; i + 1 < argc; i += 2) options[argv[i]] = argv[i + 1];
   if (argc < 2 || argc % 2 != 0) {
     std::fprintf(stderr,
-                 "usage: kvpack_demo make-model|flip|identity|save|restore|keep|compute|resume|serve [--NAME "
-                 "VALUE]...\n");
+                 "usage: kvpack_demo make-model|flip|identity|save|restore|keep|compute|resume|serve|"
+                 "describe-transfer|arrived [--NAME VALUE]...\n");
     return 2;
   }
   const auto code = run(argv[1], options);
