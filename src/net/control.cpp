@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "kvpack/base/hex.h"
 #include "kvpack/core/canonical_json.h"
+#include "kvpack/crypto/sha256.h"
 #include "kvpack/handoff/mac_key.h"
 
 namespace kvpack::net {
@@ -15,6 +17,7 @@ constexpr std::size_t kMaxErrorBytes = 1024;
 constexpr std::size_t kMaxImageCharacters = 50'331'648;
 constexpr std::uint64_t kMaxProjectedTokens = 4096;
 constexpr std::size_t kMaxImages = 8;
+constexpr std::size_t kMaxImageBytes = 33'554'432;
 constexpr std::uint64_t kMinPositions = 2;
 
 constexpr std::array<std::string_view, 3> kStatusNames{"accepted", "committed", "failed"};
@@ -223,6 +226,39 @@ Status check_multimodal_request(const ControlRequest& request, const ControlLimi
   return success();
 }
 
+/// The six bits of a character of base64; 64 of any other.
+std::uint32_t base64_value(char c) noexcept {
+  if (c >= 'A' && c <= 'Z') return static_cast<std::uint32_t>(c - 'A');
+  if (c >= 'a' && c <= 'z') return static_cast<std::uint32_t>(c - 'a') + 26;
+  if (c >= '0' && c <= '9') return static_cast<std::uint32_t>(c - '0') + 52;
+  if (c == '+') return 62;
+  return c == '/' ? 63 : 64;
+}
+
+/// The bytes of padded base64 without anything else; nothing when it is not exactly that.
+std::optional<Bytes> decode_base64(std::string_view text) {
+  if (text.empty() || text.size() % 4 != 0) return std::nullopt;
+  const std::size_t padding = text.ends_with("==") ? 2U : text.ends_with('=') ? 1U : 0U;
+  const std::string_view digits = text.substr(0, text.size() - padding);
+  Bytes out;
+  out.reserve(text.size() / 4 * 3);
+  std::uint32_t held = 0;
+  unsigned bits = 0;
+  for (const char c : digits) {
+    const std::uint32_t value = base64_value(c);
+    if (value == 64) return std::nullopt;
+    held = (held << 6) | value;
+    bits += 6;
+    if (bits < 8) continue;
+    bits -= 8;
+    out.push_back(static_cast<std::uint8_t>(held >> bits));
+    held &= (1U << bits) - 1;
+  }
+  // Bits that no byte takes would let one image be written in several ways.
+  if (held != 0) return std::nullopt;
+  return out;
+}
+
 }  // namespace
 
 Result<Bytes> encode_control_frame(ByteSpan body) {
@@ -272,13 +308,14 @@ Bytes encode_control_response(const ControlResponse& response) {
   out.set("request_id", response.request_id);
   out.set("status", kStatusNames[static_cast<std::size_t>(response.status)]);
   if (response.error) out.set("error", *response.error);
-  if (response.receipt) {
-    JsonValue receipt = JsonValue::object();
-    for (const ReceiptField& field : kReceiptFields)
-      receipt.set(field.name, (*response.receipt).*field.member);
-    out.set("receipt", std::move(receipt));
-  }
+  if (response.receipt) out.set("receipt", control_receipt_json(*response.receipt));
   return canonical_json(out);
+}
+
+JsonValue control_receipt_json(const ControlReceipt& receipt) {
+  JsonValue out = JsonValue::object();
+  for (const ReceiptField& field : kReceiptFields) out.set(field.name, receipt.*field.member);
+  return out;
 }
 
 Result<ControlRequest> decode_control_request(ByteSpan body) {
@@ -304,6 +341,40 @@ Status check_control_request(const ControlRequest& request, std::uint64_t now_un
       request.prompt_token_ids.size() > std::min(limits.max_positions, kMaxControlPositions))
     return invalid_control(std::string(kBounds));
   return check_tokens(request.prompt_token_ids, limits.vocabulary, kBounds);
+}
+
+std::vector<std::uint32_t> request_positions(const ControlRequest& request) {
+  if (!request.multimodal.has_value()) return request.prompt_token_ids;
+  std::vector<std::uint32_t> positions;
+  for (const ControlSegment& segment : request.segments) {
+    if (const auto* tokens = std::get_if<std::vector<std::uint32_t>>(&segment))
+      positions.insert(positions.end(), tokens->begin(), tokens->end());
+    else
+      positions.insert(positions.end(),
+                       static_cast<std::size_t>(std::get<ControlImage>(segment).projected_tokens),
+                       kControlTokenBound);
+  }
+  return positions;
+}
+
+Result<std::vector<Bytes>> decode_control_images(const ControlRequest& request) {
+  std::vector<Bytes> images;
+  if (!request.multimodal.has_value()) return images;
+  Bytes digests;
+  for (const ControlSegment& segment : request.segments) {
+    const auto* image = std::get_if<ControlImage>(&segment);
+    if (image == nullptr) continue;
+    std::optional<Bytes> bytes = decode_base64(image->data_base64);
+    if (!bytes || bytes->empty() || bytes->size() > kMaxImageBytes)
+      return invalid_control("multimodal image segment violates its closed bounds");
+    const auto digest = sha256(*bytes);
+    if (to_hex(digest) != image->sha256) return invalid_control("multimodal image digest mismatch");
+    digests.insert(digests.end(), digest.begin(), digest.end());
+    images.push_back(*std::move(bytes));
+  }
+  if (to_hex(sha256(digests)) != request.multimodal->image_sequence_sha256)
+    return invalid_control("multimodal image sequence digest mismatch");
+  return images;
 }
 
 Status check_control_response(const ControlResponse& response, std::string_view request_id) {

@@ -5,7 +5,10 @@
 namespace kvpack::net {
 
 Result<std::unique_ptr<File>> take_lock_file(Directory& directory, std::string_view name) {
-  const std::string lock_name = "." + std::string(name) + ".lock";
+  return lock_or_create(directory, "." + std::string(name) + ".lock");
+}
+
+Result<std::unique_ptr<File>> lock_or_create(Directory& directory, const std::string& lock_name) {
   auto lock = directory.open(lock_name, OpenMode::kReadWrite);
   if (!lock.has_value() && lock.error().code == ErrorCode::kNotFound) {
     lock = directory.create(lock_name);

@@ -9,6 +9,9 @@ namespace kvpack::net {
 /// the handle; the file stays. @error kBusy another process holds it
 Result<std::unique_ptr<File>> take_lock_file(Directory& directory, std::string_view name);
 
+/// The same of the named file itself. @error kBusy another handle holds it
+Result<std::unique_ptr<File>> lock_or_create(Directory& directory, const std::string& name);
+
 /// Replaces the content of `name`: temporary file with mode 0600, sync, rename, sync of the directory. When
 /// this succeeds the new content is on the medium; when it fails either content is there, whole.
 /// @return the new file, open

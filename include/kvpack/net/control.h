@@ -76,6 +76,9 @@ Result<std::uint32_t> read_control_preamble(std::span<const std::uint8_t, kContr
 Bytes encode_control_request(const ControlRequest& request);
 Bytes encode_control_response(const ControlResponse& response);
 
+/// Members by their names, as in a response.
+JsonValue control_receipt_json(const ControlReceipt& receipt);
+
 /// @error kControl  not JSON, a key that is missing, unknown or of another type, `JSON is not in the
 /// canonical
 ///        compact sorted-key encoding`
@@ -91,6 +94,15 @@ struct ControlLimits {
 /// @error kControl  the texts of docs/protocol/receiver.md §Control channel, first violation
 Status check_control_request(const ControlRequest& request, std::uint64_t now_unix_ms,
                              const ControlLimits& limits = {});
+/// The tokens of a request as a handoff witnesses them, with the boundary token: an image is as many
+/// kControlTokenBound as it has positions. @pre check_control_request has passed
+std::vector<std::uint32_t> request_positions(const ControlRequest& request);
+/// What a producer that takes images looks at before it decodes any: strict base64 of 1 to 33,554,432 bytes,
+/// the digest of each, and the digest over all. Passes where there are none.
+/// @return the images, decoded, in their order
+/// @error kControl `multimodal image segment violates its closed bounds`, `multimodal image digest mismatch`,
+///        `multimodal image sequence digest mismatch`
+Result<std::vector<Bytes>> decode_control_images(const ControlRequest& request);
 /// Whether a response answers this request. @error kControl, as above
 Status check_control_response(const ControlResponse& response, std::string_view request_id);
 /// @error kControl `prefill producer receipt phase order is invalid`
