@@ -40,4 +40,16 @@ Result<std::vector<std::uint32_t>> read_tokens_file(FileSystem& fs, const std::s
   return tokens;
 }
 
+void announce_listening(const Environment& environment, const std::string& address) {
+  if (environment.common->json) {
+    JsonValue line = JsonValue::object();
+    line.set("kind", "listening");
+    line.set("address", address);
+    print(stdout, canonical_json_text(line) + "\n");
+  } else {
+    Reporter(*environment.common).note("listening on " + address);
+  }
+  std::fflush(stdout);
+}
+
 }  // namespace kvpack::cli

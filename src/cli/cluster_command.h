@@ -1,4 +1,4 @@
-/// What `send` and `receive` share: the store at their end, and the Muse identity that it is of.
+/// What `send`, `serve` and `receive` share: the store at their end, and the Muse identity that it is of.
 /// docs/cluster.md
 #pragma once
 
@@ -24,7 +24,11 @@ Result<muse::TargetModel> read_target_model(FileSystem& fs, const std::string& p
 /// Tokens: u32, little-endian. @error kIo; kState the file is no list of 1 to 131,072 of them
 Result<std::vector<std::uint32_t>> read_tokens_file(FileSystem& fs, const std::string& path);
 
+/// Says where a command listens: `{"address":..,"kind":"listening"}`, or a line for people.
+void announce_listening(const Environment& environment, const std::string& address);
+
 void add_send(CLI::App& app, const Environment& environment);
+void add_serve(CLI::App& app, const Environment& environment);
 void add_receive(CLI::App& app, const Environment& environment);
 
 }  // namespace kvpack::cli

@@ -94,7 +94,7 @@ int run(int argc, char** argv) {
   std::function<int()> chosen;
   const Environment environment{&fs, &common, &chosen};
   for (const auto add :
-       {add_keygen, add_pack, add_unpack, add_inspect, add_verify, add_set, add_store, add_send, add_receive,
+       {add_keygen, add_pack, add_unpack, add_inspect, add_verify, add_set, add_store, add_send, add_serve, add_receive,
         add_probe, add_enroll, add_explain, add_vectors, add_handoff, add_kvhf, add_economics, add_muse})
     add(app, environment);
   try {

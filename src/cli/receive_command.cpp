@@ -7,6 +7,7 @@
 #include "cli/store_receiver.h"
 #include "kvpack/muse/span_schedule.h"
 #include "kvpack/net/receipt_log.h"
+#include "kvpack/net/requesting_receiver.h"
 
 namespace kvpack::cli {
 
@@ -17,6 +18,7 @@ struct ReceiveOptions {
   std::string settings_file;
   ClusterStoreArguments store;
   std::string tokens_file;
+  bool request = false;
   bool inbox = false;
   bool once = false;
   std::optional<std::uint64_t> count;
@@ -28,7 +30,8 @@ struct Receiving {
   net::ReceiverSettings settings;
   muse::TargetModel model;
   StoreReceiverTerms terms;
-  std::uint64_t wait_ms = 0;  ///< Of an armed request; 0: for ever.
+  std::uint64_t wait_ms = 0;             ///< Of an armed request; 0: for ever.
+  std::vector<std::uint32_t> request{};  ///< To be asked for, with its boundary token; empty: nothing is.
 };
 
 Result<StoreReceiverTerms> read_terms(FileSystem& fs, const ReceiveOptions& options) {
@@ -38,6 +41,7 @@ Result<StoreReceiverTerms> read_terms(FileSystem& fs, const ReceiveOptions& opti
   if (options.once && options.count) return usage_error("--once and --count exclude each other");
   StoreReceiverTerms terms;
   terms.count = options.once ? std::uint64_t{1} : options.count;
+  if (options.request && options.inbox) return usage_error("--request goes with --tokens");
   if (options.inbox) return terms;
   if (options.count) return usage_error("--count goes with --inbox: --tokens arms one request");
   KVPACK_TRY_ASSIGN(const std::vector<std::uint32_t> request, read_tokens_file(fs, options.tokens_file));
@@ -58,6 +62,11 @@ Result<Receiving> prepare(FileSystem& fs, const ReceiveOptions& options) {
   KVPACK_TRY_ASSIGN(muse::TargetModel model, read_target_model(fs, options.store.identity_file));
   KVPACK_TRY(check_configured_identity(model, config.identity, config.target_cache_identity_sha256));
   Receiving out{std::move(config), std::move(settings), std::move(model), std::move(terms)};
+  if (options.request) {
+    if (!out.config.producer_control)
+      return fail(ErrorCode::kConfig, "receiver configuration has no producer_control");
+    KVPACK_TRY_ASSIGN(out.request, read_tokens_file(fs, options.tokens_file));
+  }
   if (out.terms.prompt) out.wait_ms = net::producer_wait_ms(out.config, out.terms.prompt->size());
   return out;
 }
@@ -118,18 +127,6 @@ class Deadline {
   std::jthread thread_;
 };
 
-void announce(const Environment& environment, const std::string& address) {
-  if (environment.common->json) {
-    JsonValue line = JsonValue::object();
-    line.set("kind", "listening");
-    line.set("address", address);
-    print(stdout, canonical_json_text(line) + "\n");
-  } else {
-    Reporter(*environment.common).note("listening on " + address);
-  }
-  std::fflush(stdout);
-}
-
 int run_on_store(const Environment& environment, const ReceiveOptions& options, Receiving& receiving,
                  Store& store) {
   const Reporter reporter(*environment.common);
@@ -169,7 +166,7 @@ int run_on_store(const Environment& environment, const ReceiveOptions& options, 
     reporter.note("kvpack: replay ledger was missing and has been created empty");
   // Whoever reads the announcement may send a signal at once.
   const SignalWatch signals([&receiver] { receiver->stop(); });
-  announce(environment, receiver->address().text());
+  announce_listening(environment, receiver->address().text());
   Deadline deadline(receiving.wait_ms, [&receiver] { receiver->stop(); });
   const Status served = receiver->run();
   deadline.cancel();

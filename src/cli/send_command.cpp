@@ -1,7 +1,6 @@
 #include "cli/cluster_command.h"
 #include "cli/signal_watch.h"
-#include "kvpack/muse/handoff_source.h"
-#include "kvpack/net/producer.h"
+#include "cli/snapshot_segments.h"
 
 namespace kvpack::cli {
 
@@ -13,23 +12,6 @@ struct SendCommandOptions {
   std::string tokens_file;
   std::string cut;
   std::uint64_t prefix_cut = 0;
-};
-
-/// The segments of a snapshot, as the network asks for them.
-class SnapshotSegments final : public net::SegmentSource {
- public:
-  explicit SnapshotSegments(const muse::HandoffSource& source) : source_(&source) {}
-  Result<std::optional<net::OutgoingSegment>> next() override {
-    std::optional<net::OutgoingSegment> segment;
-    if (next_ == source_->segment_count()) return segment;
-    segment = net::OutgoingSegment{source_->shape(next_), source_->payload(next_)};
-    ++next_;
-    return segment;
-  }
-
- private:
-  const muse::HandoffSource* source_;
-  std::size_t next_ = 0;
 };
 
 /// Everything that a transfer needs beside its store, read and compared.

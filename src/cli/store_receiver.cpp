@@ -4,20 +4,6 @@
 
 namespace kvpack::cli {
 
-Status StoreInstaller::prepare(const muse::CacheSnapshot& snapshot, const muse::DflashContext*) {
-  muse::SessionTerms terms;
-  terms.parallelism = parallelism_;
-  KVPACK_TRY_ASSIGN(muse::SessionWriter writer, cache_->write(snapshot, terms));
-  writer_.emplace(std::move(writer));
-  return success();
-}
-
-Status StoreInstaller::install(muse::CacheSnapshot, std::optional<muse::DflashContext>) {
-  KVPACK_TRY_ASSIGN(saved_, writer_->commit());
-  writer_.reset();
-  return success();
-}
-
 StoreTransfer::StoreTransfer(const muse::PrefixCache& cache, const Common& common,
                              std::uint64_t memory_limit_bytes, std::uint64_t prefix_cut,
                              std::optional<muse::PrefixCut> held, handoff::RequestExpectations expected)

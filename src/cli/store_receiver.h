@@ -6,29 +6,10 @@
 #include <optional>
 
 #include "cli/outcome.h"
-#include "kvpack/muse/handoff_sink.h"
-#include "kvpack/muse/prefix_cache.h"
+#include "kvpack/muse/prefix_installer.h"
 #include "kvpack/net/receiver.h"
 
 namespace kvpack::cli {
-
-/// Saves what a handoff has completed: every plane in prepare, visible in install, nothing left otherwise.
-class StoreInstaller final : public muse::HandoffInstaller {
- public:
-  StoreInstaller(const muse::PrefixCache& cache, unsigned parallelism)
-      : cache_(&cache), parallelism_(parallelism) {}
-  Status prepare(const muse::CacheSnapshot& snapshot, const muse::DflashContext* dflash) override;
-  Status install(muse::CacheSnapshot snapshot, std::optional<muse::DflashContext> dflash) override;
-  void drop() noexcept override { writer_.reset(); }
-
-  const std::optional<muse::SessionReceipt>& saved() const noexcept { return saved_; }
-
- private:
-  const muse::PrefixCache* cache_;
-  unsigned parallelism_;
-  std::optional<muse::SessionWriter> writer_;
-  std::optional<muse::SessionReceipt> saved_;
-};
 
 /// One transfer. What a delta stands on is read from the store when the begin has been admitted, not before.
 class StoreTransfer final : public handoff::Sink {
@@ -64,7 +45,7 @@ class StoreTransfer final : public handoff::Sink {
   handoff::RequestExpectations expected_;
   std::uint64_t token_count_ = 0;
   std::uint64_t received_bytes_ = 0;
-  StoreInstaller installer_;
+  muse::PrefixInstaller installer_;
   std::optional<muse::HandoffSink> sink_;
   std::optional<Progress> progress_;
 };
