@@ -127,43 +127,69 @@ class Deadline {
   std::jthread thread_;
 };
 
-int run_on_store(const Environment& environment, const ReceiveOptions& options, Receiving& receiving,
-                 Store& store) {
-  const Reporter reporter(*environment.common);
-  std::uint64_t dropped = 0;
-  std::string last_dropped;
-  const auto tell = [&](const net::AttemptReceipt& receipt, const StoreTransfer* transfer) {
+/// Tells of each attempt, and remembers those that came to nothing.
+class AttemptTeller {
+ public:
+  explicit AttemptTeller(const Common& common) : common_(&common) {}
+  void operator()(const net::AttemptReceipt& receipt, const StoreTransfer* transfer) {
     const std::string line = receipt_line(receipt, transfer);
-    if (environment.common->json) {
+    if (common_->json) {
       print(stdout, line);
       std::fflush(stdout);
     } else {
-      reporter.note(receipt_prose(receipt, transfer));
+      Reporter(*common_).note(receipt_prose(receipt, transfer));
     }
     if (receipt.error && receipt.end != net::AttemptEnd::kStopped) {
-      ++dropped;
-      last_dropped = receipt.error->message;
+      ++dropped_;
+      last_dropped_ = receipt.error->message;
     }
-  };
+  }
+  Error nobody_came() const {
+    std::string text = "timed out waiting for the GX10 producer";
+    if (dropped_ != 0)
+      text += fmt::format(" (dropped {} stale connections, last: {})", dropped_, last_dropped_);
+    return fail(ErrorCode::kTimeout, std::move(text));
+  }
+
+ private:
+  const Common* common_;
+  std::uint64_t dropped_ = 0;
+  std::string last_dropped_;
+};
+
+/// The receipts of the local settings in front of a host, where they are wanted.
+struct WithReceipts {
+  std::unique_ptr<net::ReceiptLog> log{};
+  net::ReceiverHost* outer = nullptr;
+};
+Result<WithReceipts> with_receipts(FileSystem& fs, const Receiving& receiving, net::ReceiverHost& host) {
+  WithReceipts out{.outer = &host};
+  if (!receiving.settings.receipts) return out;
+  auto log = net::ReceiptLog::open(fs, *receiving.settings.receipts, host);
+  if (!log.has_value()) return std::move(log.error()).with("object", *receiving.settings.receipts);
+  out.log = *std::move(log);
+  out.outer = out.log.get();
+  return out;
+}
+
+constexpr const char* kLedgerWasMissing = "kvpack: replay ledger was missing and has been created empty";
+
+int run_on_store(const Environment& environment, const ReceiveOptions& options, Receiving& receiving,
+                 Store& store) {
+  const Reporter reporter(*environment.common);
+  AttemptTeller teller(*environment.common);
   const SystemClock clock;
   const muse::PrefixCache cache(store, receiving.model);
   std::unique_ptr<net::Receiver> receiver;
   StoreReceiver host(cache, *environment.common, receiving.config, receiving.settings.memory_limit_bytes,
-                     receiving.terms, tell, [&receiver] { receiver->stop(); });
-  net::ReceiverHost* outer = &host;
-  std::unique_ptr<net::ReceiptLog> receipts;
-  if (receiving.settings.receipts) {
-    auto log = net::ReceiptLog::open(*environment.fs, *receiving.settings.receipts, host);
-    if (!log.has_value()) return reporter.failure(log.error(), *receiving.settings.receipts);
-    receipts = *std::move(log);
-    outer = receipts.get();
-  }
+                     receiving.terms, std::ref(teller), [&receiver] { receiver->stop(); });
+  const auto receipts = with_receipts(*environment.fs, receiving, host);
+  if (!receipts.has_value()) return reporter.failure(receipts.error(), "");
   auto bound = net::Receiver::bind(*environment.fs, clock, receiving.config, receiving.settings,
-                                   muse::span_schedule, *outer);
+                                   muse::span_schedule, *receipts->outer);
   if (!bound.has_value()) return reporter.failure(bound.error(), options.config_file);
   receiver = *std::move(bound);
-  if (receiver->counters().ledger_was_missing)
-    reporter.note("kvpack: replay ledger was missing and has been created empty");
+  if (receiver->counters().ledger_was_missing) reporter.note(kLedgerWasMissing);
   // Whoever reads the announcement may send a signal at once.
   const SignalWatch signals([&receiver] { receiver->stop(); });
   announce_listening(environment, receiver->address().text());
@@ -172,12 +198,63 @@ int run_on_store(const Environment& environment, const ReceiveOptions& options, 
   deadline.cancel();
   if (!served.has_value()) return reporter.failure(served.error(), options.config_file);
   if (!receiving.terms.count || host.counted() == *receiving.terms.count) return host.exit_code();
-  if (deadline.has_lapsed()) {
-    std::string text = "timed out waiting for the GX10 producer";
-    if (dropped != 0) text += fmt::format(" (dropped {} stale connections, last: {})", dropped, last_dropped);
-    return reporter.failure(fail(ErrorCode::kTimeout, std::move(text)), options.config_file);
-  }
+  if (deadline.has_lapsed()) return reporter.failure(teller.nobody_came(), options.config_file);
   return reporter.failure(fail(ErrorCode::kIo, "stopped before all transfers had come"), options.config_file);
+}
+
+JsonValue prefill_json(const net::PrefillReceipt& fetched) {
+  JsonValue out = JsonValue::object();
+  out.set("kind", "prefill");
+  out.set("ok", true);
+  out.set("request_id", fetched.request_id);
+  out.set("transfer_id", fetched.attempt.transfer_id);
+  out.set("generation", fetched.attempt.generation);
+  out.set("installed_bytes", fetched.attempt.installed_bytes);
+  out.set("control_ns", fetched.control_ns);
+  out.set("accept_ns", fetched.accept_ns);
+  out.set("total_ns", fetched.total_ns);
+  out.set("producer", fetched.producer ? net::control_receipt_json(*fetched.producer) : JsonValue());
+  return out;
+}
+
+std::string prefill_prose(const net::PrefillReceipt& fetched) {
+  constexpr std::uint64_t kNsPerMs = 1'000'000;
+  std::string text = fmt::format("{}: {} bytes in {} ms, of them {} ms until the producer had accepted",
+                                 fetched.request_id, fetched.attempt.installed_bytes,
+                                 fetched.total_ns / kNsPerMs, fetched.control_ns / kNsPerMs);
+  if (!fetched.producer) return text;
+  const net::ControlReceipt& producer = *fetched.producer;
+  return text + fmt::format("; prefill {} ms, sending {} ms",
+                            (producer.prefill_end_unix_ns - producer.prefill_start_unix_ns) / kNsPerMs,
+                            (producer.transfer_acked_unix_ns - producer.transfer_start_unix_ns) / kNsPerMs);
+}
+
+/// Asks the resident producer for what --tokens names.
+int run_request(const Environment& environment, const ReceiveOptions& options, const Receiving& receiving,
+                Store& store) {
+  const Reporter reporter(*environment.common);
+  AttemptTeller teller(*environment.common);
+  const SystemClock clock;
+  const muse::PrefixCache cache(store, receiving.model);
+  StoreReceiver host(cache, *environment.common, receiving.config, receiving.settings.memory_limit_bytes,
+                     receiving.terms, std::ref(teller), [] {});
+  const auto receipts = with_receipts(*environment.fs, receiving, host);
+  if (!receipts.has_value()) return reporter.failure(receipts.error(), "");
+  std::stop_source stop;
+  const SignalWatch signals([&stop] { stop.request_stop(); });
+  auto receiver = net::RequestingReceiver::start(*environment.fs, clock, receiving.config, receiving.settings,
+                                                 muse::span_schedule, *receipts->outer);
+  if (!receiver.has_value()) return reporter.failure(receiver.error(), options.config_file);
+  if ((*receiver)->counters().ledger_was_missing) reporter.note(kLedgerWasMissing);
+  announce_listening(environment, (*receiver)->address().text());
+  const auto fetched = (*receiver)->fetch({.token_ids = receiving.request}, stop.get_token());
+  // What still lingers is told of before the result is.
+  receiver->reset();
+  if (fetched.has_value()) return reporter.success(prefill_json(*fetched), prefill_prose(*fetched));
+  if (fetched.error().code == ErrorCode::kCancelled)
+    return reporter.failure(fail(ErrorCode::kIo, "stopped before the transfer had come"),
+                            options.config_file);
+  return reporter.failure(fetched.error(), options.config_file);
 }
 
 int run_receive(const Environment& environment, const ReceiveOptions& options) {
@@ -191,9 +268,11 @@ int run_receive(const Environment& environment, const ReceiveOptions& options) {
                             "");
   auto opening = place.store.options(environment);
   if (!opening.has_value()) return reporter.failure(opening.error(), "");
-  return with_store(
-      environment, place.store.root, *std::move(opening), Access::kWrite,
-      [&](Store& store, const Reporter&) { return run_on_store(environment, options, *receiving, store); });
+  return with_store(environment, place.store.root, *std::move(opening), Access::kWrite,
+                    [&](Store& store, const Reporter&) {
+                      return options.request ? run_request(environment, options, *receiving, store)
+                                             : run_on_store(environment, options, *receiving, store);
+                    });
 }
 
 }  // namespace
@@ -202,7 +281,8 @@ void add_receive(CLI::App& app, const Environment& environment) {
   auto* command = app.add_subcommand("receive", "Take handoffs over TLS and keep what arrives in a store");
   command->footer(
       "With --tokens one exact request is armed: the prompt that must come is the tokens without the last "
-      "one. With --inbox\nwhatever enrolled producers send is taken, a delta only on a prefix that the store "
+      "one. With --request\nthe producer is asked for it over the control channel first. With --inbox "
+      "whatever enrolled producers send is taken, a delta only on a prefix that the store "
       "holds. What is kept is a reusable\nprefix without final logits. A transfer that fails leaves nothing "
       "in the store.\n\n"
       "With --json the first line says where it listens, and each attempt is a line. SIGINT and SIGTERM end "
@@ -211,7 +291,8 @@ void add_receive(CLI::App& app, const Environment& environment) {
       "Examples:\n"
       "  kvpack receive receiver.json --store cache.store --identity muse.json --key store.key --tenant-id "
       "acme --inbox\n"
-      "  kvpack receive receiver.json ... --tokens request.u32");
+      "  kvpack receive receiver.json ... --tokens request.u32\n"
+      "  kvpack receive receiver.json ... --tokens request.u32 --request");
   const auto options = std::make_shared<ReceiveOptions>();
   command->add_option("CONFIG", options->config_file, "enrolment of the receiver (ReceiverConfigV2)")
       ->required();
@@ -221,6 +302,8 @@ void add_receive(CLI::App& app, const Environment& environment) {
   options->store.add_to(*command, "store to keep into (default: `store` of the local settings)", false);
   command->add_option("--tokens", options->tokens_file, "the request, as u32 little-endian")
       ->type_name("FILE");
+  command->add_flag("--request", options->request,
+                    "ask the producer for them (`producer_control` of the configuration)");
   command->add_flag("--inbox", options->inbox, "take what enrolled producers send");
   command->add_flag("--once", options->once, "end after one transfer, committed or refused");
   command->add_option("--count", options->count, "end after N transfers")->type_name("N");

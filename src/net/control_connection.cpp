@@ -34,6 +34,8 @@ Status ControlConnection::wait(TlsIo io, const Until& until) {
 
 Status ControlConnection::connect(FileSystem& fs, const SocketAddress& peer, const TlsFiles& files,
                                   TlsPeer expected, const Until& until) {
+  // What is wrong on this side is known before the peer hears of us.
+  KVPACK_TRY_ASSIGN(TlsConnection tls, TlsConnection::client(fs, files, std::move(expected)));
   asio::error_code error;
   const auto ip = asio::ip::make_address(peer.ip, error);
   const asio::ip::tcp::endpoint endpoint(ip, peer.port);
@@ -52,21 +54,18 @@ Status ControlConnection::connect(FileSystem& fs, const SocketAddress& peer, con
   }
   error.assign(outcome, asio::error::get_system_category());
   if (error) return fail(ErrorCode::kIo, "I/O: " + peer.text() + ": " + error.message());
-  KVPACK_TRY_ASSIGN(TlsConnection tls,
-                    TlsConnection::client(fs, files, std::move(expected), socket_.native_handle()));
-  tls_.emplace(std::move(tls));
-  return shake_hands(until);
+  return shake_hands(std::move(tls), until);
 }
 
 Status ControlConnection::serve(FileSystem& fs, const TlsFiles& files, TlsPeer expected, const Until& until) {
   KVPACK_TRY(tune());
-  KVPACK_TRY_ASSIGN(TlsConnection tls,
-                    TlsConnection::server(fs, files, std::move(expected), socket_.native_handle()));
-  tls_.emplace(std::move(tls));
-  return shake_hands(until);
+  KVPACK_TRY_ASSIGN(TlsConnection tls, TlsConnection::server(fs, files, std::move(expected)));
+  return shake_hands(std::move(tls), until);
 }
 
-Status ControlConnection::shake_hands(const Until& until) {
+Status ControlConnection::shake_hands(TlsConnection tls, const Until& until) {
+  KVPACK_TRY(tls.attach(socket_.native_handle()));
+  tls_.emplace(std::move(tls));
   for (;;) {
     KVPACK_TRY_ASSIGN(const TlsIo step, tls_->handshake());
     if (step == TlsIo::kDone) return success();

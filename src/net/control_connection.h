@@ -43,7 +43,7 @@ class ControlConnection {
 
  private:
   Status tune();
-  Status shake_hands(const Until& until);
+  Status shake_hands(TlsConnection tls, const Until& until);
   Status wait(TlsIo io, const Until& until);
 
   const Clock* clock_;

@@ -156,9 +156,16 @@ class Transmission {
   Status await_answer() {
     may_abort_ = false;
     for (;;) {
-      KVPACK_TRY_ASSIGN(const Bytes input, connection_->read_some());
-      if (input.empty()) return fail(ErrorCode::kIo, "receiver closed the connection without an answer");
-      ByteSpan bytes = input;
+      auto input = connection_->read_some();
+      if (!input.has_value()) {
+        // A stop that comes at the same time as the acknowledgement does not undo it.
+        bool closed = false;
+        auto last = connection_->poll_input(closed);
+        if (!last.has_value() || last->empty()) return std::move(input.error());
+        input = std::move(last);
+      }
+      if (input->empty()) return fail(ErrorCode::kIo, "receiver closed the connection without an answer");
+      ByteSpan bytes = *input;
       while (!bytes.empty()) {
         KVPACK_TRY_ASSIGN(const handoff::SenderStep step, sender_->push_reply(bytes));
         if (step == handoff::SenderStep::kAcknowledged) return success();

@@ -24,6 +24,7 @@ std::string_view phase_of(AttemptEnd end) noexcept {
   switch (end) {
     case AttemptEnd::kCommitted:
     case AttemptEnd::kExcess:
+    case AttemptEnd::kBusy:
     case AttemptEnd::kStopped: return kRefusalPhase;
     case AttemptEnd::kHandshake:
     case AttemptEnd::kBegin:
