@@ -2,8 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "kvpack/muse/muse_descriptor.h"
+#include "muse/muse_fixtures.h"
+#include "support/verdict.h"
+
 namespace kvpack::muse::target_model_test {
 namespace {
+
+using kvpack::testing::verdict;
+using testing::test_config;
+using testing::test_identity;
 
 TargetModel model() {
   IdentityLabel label;
@@ -88,6 +98,92 @@ TEST(TargetModelConfiguration, AnEnrolmentIsGivenTheSevenStringsAndTheCacheIdent
   EXPECT_EQ(*identity, exact_identity(own.label().identity));
   EXPECT_EQ(*parsed->find("target_cache_identity_sha256")->as_string(), own.cache_identity().hex());
   EXPECT_EQ(parsed->as_object()->size(), 2U);
+}
+
+IdentityLabel test_label() {
+  return identity_label(test_config(), test_identity());
+}
+
+TEST(MuseTargetModel, IsOfThisLayoutAndCacheAlone) {
+  EXPECT_EQ(verdict(TargetModel::create(test_label())), "ok");
+  IdentityLabel label = test_label();
+  label.layout = "other";
+  EXPECT_EQ(verdict(TargetModel::create(label)),
+            "expectation:identity is of layout other, not of muse-glimmer-30b");
+  const std::string abi =
+      "expectation:identity is of a cache ABI other than muser-muse-glimmer-f16-logits-v2";
+  label = test_label();
+  label.producer_engine_abi = "other";
+  EXPECT_EQ(verdict(TargetModel::create(label)), abi);
+  label = test_label();
+  label.consumer_engine_abi.clear();
+  EXPECT_EQ(verdict(TargetModel::create(label)), abi);
+  // Layout before ABI.
+  label.layout.clear();
+  EXPECT_EQ(verdict(TargetModel::create(label)),
+            "expectation:identity is of layout , not of muse-glimmer-30b");
+}
+
+TEST(MuseTargetModel, HasTheStatesOfAHandoffAndNoLogits) {
+  const TargetModel model = *TargetModel::create(test_label());
+  const auto& states = model.family().family().states;
+  EXPECT_EQ(states.size(), 2U * kLayers);
+  for (const auto& state : states) EXPECT_FALSE(detail::is_logits_key(state.key));
+  for (const std::uint64_t cut : {1, 256, 2048, 5000}) {
+    const auto descriptor = model.descriptor(cut);
+    ASSERT_EQ(verdict(descriptor), "ok") << cut;
+    EXPECT_EQ(descriptor->semantic_model, model.semantic_model()) << cut;
+    EXPECT_EQ(descriptor->family, model.family().family()) << cut;
+  }
+}
+
+TEST(MuseTargetModel, ACutOfNothingOrOfTheWholeContextHasNoDescriptor) {
+  const TargetModel model = *TargetModel::create(test_label());
+  EXPECT_FALSE(model.descriptor(0).has_value());
+  EXPECT_TRUE(model.descriptor(kMaxContextTokens - 1).has_value());
+  // However long: numbers beyond the context do not come out short.
+  const std::string refused = verdict(model.descriptor(kMaxContextTokens));
+  EXPECT_NE(refused, "ok");
+  EXPECT_EQ(verdict(model.descriptor(std::uint64_t{1} << 32 | 1U)), refused);
+  EXPECT_EQ(verdict(model.descriptor(~std::uint64_t{0})), refused);
+}
+
+// Both ends compare this one digest: whatever tells caches apart changes it.
+TEST(MuseTargetModel, EveryPartOfTheIdentityChangesTheDigest) {
+  std::set<Id32> seen{TargetModel::create(test_label())->cache_identity()};
+  EXPECT_EQ(*seen.begin(), TargetModel::create(test_label())->cache_identity());
+  const auto changed = [&](auto change) {
+    IdentityLabel label = test_label();
+    change(label);
+    const auto model = TargetModel::create(std::move(label));
+    EXPECT_EQ(verdict(model), "ok");
+    return model.has_value() && seen.insert(model->cache_identity()).second;
+  };
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.model_sha256.bytes[0] ^= 1; }));
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.adapter_sha256.bytes[31] ^= 1; }));
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.tokenizer_sha256.bytes[0] ^= 1; }));
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.chat_template_sha256.bytes[0] ^= 1; }));
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.context_policy_sha256.bytes[0] ^= 1; }));
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.model_revision += "x"; }));
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.tokenizer_revision += "x"; }));
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.weight_precision += "x"; }));
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.scalars.qk_scale_factor += 1; }));
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.scalars.output_multiplier += 1; }));
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.scalars.final_logit_softcap += 1; }));
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.scalars.post_norm_eps += 1; }));
+}
+
+TEST(MuseTargetModel, TheDigestIsOfBothIdsUnderADomainOfItsOwn) {
+  const TargetModel model = *TargetModel::create(test_label());
+  const ByteSpan domain = byte_view("kvpack/muse-target-cache/v1");
+  Bytes message(domain.begin(), domain.end());
+  message.push_back(0);
+  for (const Id32& id : {semantic_model_id(model.semantic_model()), model.family().id()}) {
+    const auto length = le_bytes(std::uint64_t{32});
+    message.insert(message.end(), length.begin(), length.end());
+    message.insert(message.end(), id.bytes.begin(), id.bytes.end());
+  }
+  EXPECT_EQ(model.cache_identity(), Id32{sha256(message)});
 }
 
 }  // namespace
