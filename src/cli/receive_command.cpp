@@ -230,7 +230,7 @@ std::string prefill_prose(const net::PrefillReceipt& fetched) {
 }
 
 /// Asks the resident producer for what --tokens names.
-int run_request(const Environment& environment, const ReceiveOptions& options, const Receiving& receiving,
+int run_asking(const Environment& environment, const ReceiveOptions& options, const Receiving& receiving,
                 Store& store) {
   const Reporter reporter(*environment.common);
   AttemptTeller teller(*environment.common);
@@ -270,7 +270,7 @@ int run_receive(const Environment& environment, const ReceiveOptions& options) {
   if (!opening.has_value()) return reporter.failure(opening.error(), "");
   return with_store(environment, place.store.root, *std::move(opening), Access::kWrite,
                     [&](Store& store, const Reporter&) {
-                      return options.request ? run_request(environment, options, *receiving, store)
+                      return options.request ? run_asking(environment, options, *receiving, store)
                                              : run_on_store(environment, options, *receiving, store);
                     });
 }
