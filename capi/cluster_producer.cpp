@@ -25,14 +25,14 @@ Result<net::OutgoingSegment> read_outgoing(const kvpack_outgoing_segment& segmen
 }
 
 /// Where the segments of a transfer come from, and how many bytes they are, as far as that is known.
-class CountedSource : public net::SegmentSource {
+class CountedSegments : public net::SegmentSource {
  public:
   virtual std::uint64_t total_bytes() const noexcept = 0;
 };
 
-class CallbackSource final : public CountedSource {
+class CallbackSegments final : public CountedSegments {
  public:
-  CallbackSource(kvpack_next_segment_fn call, void* user) noexcept : next_(call), user_(user) {}
+  CallbackSegments(kvpack_next_segment_fn call, void* user) noexcept : next_(call), user_(user) {}
 
   Result<std::optional<net::OutgoingSegment>> next() override {
     kvpack_outgoing_segment given{};
@@ -48,19 +48,19 @@ class CallbackSource final : public CountedSource {
   void* user_;
 };
 
-class ListedSource final : public CountedSource {
+class ListedSegments final : public CountedSegments {
  public:
-  static Result<std::unique_ptr<CountedSource>> create(const kvpack_outgoing_segment* segments,
-                                                       std::uint64_t count) {
+  static Result<std::unique_ptr<CountedSegments>> create(const kvpack_outgoing_segment* segments,
+                                                         std::uint64_t count) {
     KVPACK_TRY_ASSIGN(const auto given, read_array(segments, count, "segments"));
-    auto out = std::make_unique<ListedSource>();
+    auto out = std::make_unique<ListedSegments>();
     for (const kvpack_outgoing_segment& segment : given) {
       KVPACK_TRY_ASSIGN(net::OutgoingSegment read, read_outgoing(segment));
       for (const ByteSpan piece : read.payload)
         out->total_ = handoff::detail::saturating_add(out->total_, piece.size());
       out->segments_.push_back(std::move(read));
     }
-    return std::unique_ptr<CountedSource>(std::move(out));
+    return std::unique_ptr<CountedSegments>(std::move(out));
   }
 
   Result<std::optional<net::OutgoingSegment>> next() override {
@@ -75,9 +75,9 @@ class ListedSource final : public CountedSource {
   std::uint64_t total_ = 0;
 };
 
-class MuseSource final : public CountedSource {
+class MuseSegments final : public CountedSegments {
  public:
-  explicit MuseSource(muse::HandoffSource source) : source_(std::move(source)) {}
+  explicit MuseSegments(muse::HandoffSource source) : source_(std::move(source)) {}
 
   Result<std::optional<net::OutgoingSegment>> next() override {
     if (next_ == source_.segment_count()) return std::optional<net::OutgoingSegment>();
@@ -115,26 +115,28 @@ Result<net::OutgoingTransfer> read_outgoing_transfer(const kvpack_transfer& tran
 }
 
 /// Borrows the planes of what is live, until the source dies.
-Result<std::unique_ptr<CountedSource>> open_engine_source(const kvpack_muse_engine* engine,
-                                                          net::OutgoingTransfer& transfer) {
+Result<std::unique_ptr<CountedSegments>> open_engine_source(const kvpack_muse_engine* engine,
+                                                            net::OutgoingTransfer& transfer) {
   KVPACK_TRY_ASSIGN(MuseSession session, MuseSession::open(engine));
   if (session.tokens().empty()) return fail(ErrorCode::kState, "the engine has no history to send");
   KVPACK_TRY_ASSIGN(muse::CacheSnapshot snapshot, session.export_snapshot());
   KVPACK_TRY_ASSIGN(muse::HandoffSource source,
                     muse::HandoffSource::open(std::move(snapshot), transfer.prefix_cut));
-  auto out = std::make_unique<MuseSource>(std::move(source));
+  auto out = std::make_unique<MuseSegments>(std::move(source));
   transfer.prompt_token_ids = out->prompt();
-  return std::unique_ptr<CountedSource>(std::move(out));
+  return std::unique_ptr<CountedSegments>(std::move(out));
 }
 
-Result<std::unique_ptr<CountedSource>> open_source(const kvpack_transfer& transfer,
-                                                   net::OutgoingTransfer& outgoing) {
+Result<std::unique_ptr<CountedSegments>> open_source(const kvpack_transfer& transfer,
+                                                     net::OutgoingTransfer& outgoing) {
   if (transfer.engine != nullptr) return open_engine_source(transfer.engine, outgoing);
-  if (transfer.segments != nullptr) return ListedSource::create(transfer.segments, transfer.segment_count);
-  return std::unique_ptr<CountedSource>(std::make_unique<CallbackSource>(transfer.next, transfer.next_user));
+  if (transfer.segments != nullptr) return ListedSegments::create(transfer.segments, transfer.segment_count);
+  return std::unique_ptr<CountedSegments>(
+      std::make_unique<CallbackSegments>(transfer.next, transfer.next_user));
 }
 
-Result<net::SendOptions> read_send_options(const kvpack_send_options* options, const CountedSource& source) {
+Result<net::SendOptions> read_send_options(const kvpack_send_options* options,
+                                           const CountedSegments& source) {
   KVPACK_TRY_ASSIGN(const auto known, read_optional_options(options, kSendOptionsV0, "options"));
   KVPACK_TRY(check_reserved(known.reserved));
   net::SendOptions out;
