@@ -1805,8 +1805,9 @@ typedef struct kvpack_cache_restored {
 /* Opens a cache, and with `create` makes what is missing of it.
  *
  * Errors: EXPECTATION an identity is no resolved value; BOUNDS row_bytes; SEMANTICS, CODEC, GRAPH a state;
- * NOT_FOUND there is no key file or no store; STATE the key file is not private, or missing beside a store;
- * BUSY another handle writes; AUTHENTICATION the store belongs to another tenant or key; CATALOG, IO. */
+ * NOT_FOUND there is no key file or no store; STATE the key file is not private, or missing beside a store,
+ * or others can write where it is to be made; BUSY another handle writes; AUTHENTICATION the store belongs to
+ * another tenant or key; CATALOG, IO. */
 KVPACK_API kvpack_status kvpack_cache_open(kvpack_cache** out, const kvpack_cache_options* options,
                                            kvpack_error** error);
 

@@ -14,6 +14,10 @@ Status make_cache_key(FileSystem& fs, RandomSource& random, const std::string& k
   const WipeOnExit wipe(bytes);
   KVPACK_TRY(random.fill(bytes));
   KVPACK_TRY_ASSIGN(const Place place, open_or_make_place(fs, key_path));
+  KVPACK_TRY_ASSIGN(const FileFacts facts, place.directory->facts());
+  if (!facts.ours || (facts.permissions & 022) != 0)
+    return fail(ErrorCode::kState,
+                "directory of a new key must be writable by its owner alone: " + place.directory->path());
   const auto published = publish_bytes(*place.directory, place.name, bytes);
   // Somebody else was faster, with a key that is as good.
   if (!published.has_value() && published.error().code != ErrorCode::kExpectation)

@@ -99,6 +99,19 @@ TEST_F(CacheDirectory, AKeyThatIsNotPrivateOrNotAKeyIsRefused) {
   EXPECT_EQ(verdict(open_key(true)), kRefused);
 }
 
+TEST_F(CacheDirectory, NoKeyIsMadeWhereOthersWrite) {
+  for (const mode_t mode : {0770, 0702}) {
+    std::filesystem::remove_all(directory_);
+    ASSERT_EQ(::mkdir(directory_.c_str(), 0700), 0);
+    ASSERT_EQ(::chmod(directory_.c_str(), mode), 0);
+    EXPECT_EQ(verdict(open_key(true)),
+              "state:directory of a new key must be writable by its owner alone: " + directory_);
+    EXPECT_TRUE(std::filesystem::is_empty(directory_));
+  }
+  ASSERT_EQ(::chmod(directory_.c_str(), 0755), 0);
+  EXPECT_EQ(verdict(open_key(true)), "ok");
+}
+
 TEST_F(CacheDirectory, NoKeyIsMadeBesideAStore) {
   const auto key = open_key(true);
   ASSERT_EQ(verdict(key), "ok");

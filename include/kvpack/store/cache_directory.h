@@ -19,7 +19,8 @@ std::string cache_key_path(const std::string& directory);
 /// makes the key and all have it. Never beside a store that is there already, since another key cannot open
 /// it.
 /// @error kNotFound there is no key file, and `create` is not set; kState `cache key is missing, and there is
-///        a store that needs it: {key path}`; as read_key_file; kIo
+///        a store that needs it: {key path}`, `directory of a new key must be writable by its owner alone:
+///        {directory}`; as read_key_file; kIo
 Result<SecretKey> open_cache_key(FileSystem& fs, RandomSource& random, const std::string& directory,
                                  const std::string& key_path, bool create);
 
