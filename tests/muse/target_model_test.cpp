@@ -166,7 +166,7 @@ TEST(MuseTargetModel, EveryPartOfTheIdentityChangesTheDigest) {
   EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.context_policy_sha256.bytes[0] ^= 1; }));
   EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.model_revision += "x"; }));
   EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.tokenizer_revision += "x"; }));
-  EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.weight_precision += "x"; }));
+  EXPECT_TRUE(changed([](IdentityLabel& l) { l.identity.weight_precision = "q4_k_xl"; }));
   EXPECT_TRUE(changed([](IdentityLabel& l) { l.scalars.qk_scale_factor += 1; }));
   EXPECT_TRUE(changed([](IdentityLabel& l) { l.scalars.output_multiplier += 1; }));
   EXPECT_TRUE(changed([](IdentityLabel& l) { l.scalars.final_logit_softcap += 1; }));
