@@ -1,5 +1,6 @@
 // Chunk objects and codec frames, in the caller's memory.
 #include "handles.h"
+#include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::capi {
 
@@ -168,7 +169,7 @@ using namespace kvpack;        // NOLINT(google-build-using-namespace)
 using namespace kvpack::capi;  // NOLINT(google-build-using-namespace)
 
 struct kvpack_chunk_scratch final : Handle<handle_tag("KVscratc")> {
-  ChunkScratch scratch{};
+  ChunkScratch scratch{machine_sha256_kernels()};
 };
 
 namespace {
@@ -185,7 +186,7 @@ class ScratchChoice {
  private:
   explicit ScratchChoice(kvpack_chunk_scratch* given) noexcept : given_(given) {}
   kvpack_chunk_scratch* given_;
-  ChunkScratch own_{};
+  ChunkScratch own_{machine_sha256_kernels()};
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "handles.h"
 #include "kvpack/core/cut_restore.h"
+#include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::capi {
 
@@ -123,6 +124,7 @@ Result<Restore> read_restore_options(const OpenCut& cut, const kvpack_restore_op
   KVPACK_TRY_ASSIGN(const auto known, read_optional_options(options, kRestoreOptionsV0, "options"));
   Restore restore;
   restore.options.keys = ring_of(cut.keys);
+  restore.options.sha256 = &machine_sha256_kernels();
   KVPACK_TRY_ASSIGN(restore.options.integrity_only, read_flag(known.integrity_only, "integrity_only"));
   KVPACK_TRY_ASSIGN(restore.options.parallelism, read_parallelism(known.parallelism));
   restore.progress = known.progress;
@@ -320,7 +322,8 @@ kvpack_status kvpack_cut_verify(const kvpack_cut* cut, const kvpack_restore_opti
     KVPACK_TRY(check_handle(cut, "cut"));
     KVPACK_TRY_ASSIGN(const Restore known, read_restore_options(*cut->open, options));
     ObservedObjects objects(*cut->open->objects, *cut->open->plan, known.progress, known.progress_user);
-    return verify_cut_chunks(*cut->open->plan, objects, known.options.keys, known.options.parallelism);
+    return verify_cut_chunks(*cut->open->plan, objects, known.options.keys, known.options.parallelism, {},
+                             *known.options.sha256);
   });
 }
 

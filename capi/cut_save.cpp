@@ -1,5 +1,6 @@
 // Saving a cut: planes are collected, then encoded into chunks that go to the caller.
 #include "handles.h"
+#include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::capi {
 
@@ -171,7 +172,8 @@ Result<SavedCut> save(const kvpack_cut_builder& builder, kvpack_chunk_sink_fn si
                    .encrypt_chunks = builder.encrypt_chunks,
                    .encrypt_manifest = builder.encrypt_manifest,
                    .parent = builder.parent == nullptr ? nullptr : &*builder.parent->chain,
-                   .parallelism = builder.parallelism},
+                   .parallelism = builder.parallelism,
+                   .sha256 = &machine_sha256_kernels()},
                   objects, random);
 }
 

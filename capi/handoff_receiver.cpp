@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "handoff_callbacks.h"
+#include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::capi {
 
@@ -165,6 +166,7 @@ Result<ReceivePolicy> read_policy(const kvpack_handoff_receiver_options& options
                                   std::vector<std::shared_ptr<const MacKey>>& keys) {
   KVPACK_TRY(check_reserved(options.reserved));
   ReceivePolicy policy;
+  policy.sha256 = &machine_sha256_kernels();
   KVPACK_TRY_ASSIGN(const auto given, read_array(options.keys, options.key_count, "keys"));
   std::set<std::string_view> ids;
   for (const kvpack_handoff_accepted_key& accepted : given) {

@@ -1,5 +1,6 @@
 // Handoff V2, the producer's side: frames out, the receiver's answer in.
 #include "handoff_values.h"
+#include "kvpack/crypto/sha256_machine.h"
 #include "kvpack/handoff/sender.h"
 
 namespace kvpack::capi {
@@ -194,6 +195,7 @@ kvpack_status kvpack_handoff_sender_new(kvpack_handoff_sender** out,
     KVPACK_TRY_ASSIGN(const auto known, read_options(options, kSenderOptionsV0, "options"));
     KVPACK_TRY(check_handle(known.key, "key"));
     SenderOptions how;
+    how.sha256 = &machine_sha256_kernels();
     how.frame_limits = read_frame_limits(known.max_header_bytes, known.max_payload_bytes);
     KVPACK_TRY_ASSIGN(how.refusals, read_flag(known.refusals, "refusals"));
     KVPACK_TRY_ASSIGN(BeginFrame begin, read_begin_option(known, how.frame_limits));

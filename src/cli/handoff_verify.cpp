@@ -2,6 +2,7 @@
 
 #include "cli/cut_files.h"
 #include "cli/handoff_command.h"
+#include "kvpack/crypto/sha256_machine.h"
 #include "kvpack/handoff/mac_key_file.h"
 #include "kvpack/handoff/receive_loop.h"
 #include "kvpack/muse/span_schedule.h"
@@ -112,6 +113,7 @@ Result<handoff::ReceivePolicy> make_policy(const Environment& environment,
   if (!options.strict && options.has_limits())
     return usage_error("limits belong to strict mode, which --no-strict turns off");
   handoff::ReceivePolicy policy;
+  policy.sha256 = &machine_sha256_kernels();
   policy.keys = {{options.key_id, options.minimum_epoch, &key}};
   policy.strict = options.strict;
   // Nothing has started here, so no transfer can be older than that.

@@ -4,6 +4,7 @@
 #include "cli/cut_files.h"
 #include "cli/description.h"
 #include "cli/key_options.h"
+#include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::cli {
 
@@ -92,7 +93,8 @@ Result<SavedCut> pack(const Environment& environment, const PackOptions& options
                               .encrypt_chunks = options.encrypt,
                               .encrypt_manifest = options.encrypt,
                               .parent = parent ? &*parent : nullptr,
-                              .parallelism = environment.common->parallelism()},
+                              .parallelism = environment.common->parallelism(),
+                              .sha256 = &machine_sha256_kernels()},
                              sink, random));
   KVPACK_TRY(staged->add_pack(saved.pack.manifest_id, saved.pack.bytes));
   KVPACK_TRY(staged->commit());

@@ -7,6 +7,7 @@
 #include "kvpack/core/cut_restore.h"
 #include "kvpack/core/pack_set_proof.h"
 #include "kvpack/core/pack_set_writer.h"
+#include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::cli {
 
@@ -35,7 +36,8 @@ Result<JsonValue> create_set(const Environment& environment, const SetOptions& o
     Progress progress(*environment.common, "verifying", total);
     KVPACK_TRY(verify_cut_chunks(
         plan, cut.objects(), &keys, environment.common->parallelism(),
-        [&](const ChainChunk& chunk, bool) { progress.update(done += chunk.ref.object_bytes); }));
+        [&](const ChainChunk& chunk, bool) { progress.update(done += chunk.ref.object_bytes); },
+        machine_sha256_kernels()));
   }
   auto place = open_place(*environment.fs, options.set_file);
   if (!place.has_value()) return as_named_file(std::move(place.error()));

@@ -6,6 +6,7 @@
 #include "cli/key_options.h"
 #include "cli/plane_folder.h"
 #include "kvpack/core/cut_restore.h"
+#include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::cli {
 
@@ -54,7 +55,8 @@ Result<JsonValue> unpack(const Environment& environment, const UnpackOptions& op
                     restore_cut(plan, cut.objects(),
                                 {.keys = ring,
                                  .integrity_only = options.integrity_only,
-                                 .parallelism = environment.common->parallelism()}));
+                                 .parallelism = environment.common->parallelism(),
+                                 .sha256 = &machine_sha256_kernels()}));
 
   KVPACK_TRY(folder.write(cut.chain(), planes));
 

@@ -2,6 +2,7 @@
 
 #include "kvpack/core/cut_restore.h"
 #include "kvpack/core/pack_set_proof.h"
+#include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::cli {
 
@@ -71,11 +72,13 @@ Result<JsonValue> verify_pack_file(const Environment& environment, const std::st
   Progress progress(*environment.common, "verifying", total);
   std::uint64_t done = 0;
   bool all_opened = true;
-  KVPACK_TRY(verify_cut_chunks(plan, objects, keys, environment.common->parallelism(),
-                               [&](const ChainChunk& chunk, bool opened) {
-                                 all_opened = all_opened && opened;
-                                 progress.update(done += chunk.ref.object_bytes);
-                               }));
+  KVPACK_TRY(verify_cut_chunks(
+      plan, objects, keys, environment.common->parallelism(),
+      [&](const ChainChunk& chunk, bool opened) {
+        all_opened = all_opened && opened;
+        progress.update(done += chunk.ref.object_bytes);
+      },
+      machine_sha256_kernels()));
   if (!all_opened) unchecked.emplace_back("content of encrypted chunks");
   JsonValue result = verified("pack", keys == nullptr ? "integrity" : "authenticated", unchecked);
   result.set("manifest_id", chain.head_id().hex());

@@ -3,6 +3,7 @@
 #include "kvpack/base/hex.h"
 #include "kvpack/core/canonical_json.h"
 #include "kvpack/crypto/random.h"
+#include "kvpack/crypto/sha256_machine.h"
 #include "kvpack/handoff/mac_key_file.h"
 #include "kvpack/net/generation_ledger.h"
 #include "net/client_connection.h"
@@ -224,6 +225,7 @@ Result<SendReceipt> send_handoff(FileSystem& fs, const Clock& clock, const Produ
   receipt.transfer_start_unix_ns = clock.wall_ms() * kNsInMs;
   receipt.payload_pacing_bps = config.pacing_bytes_per_second * 8;
   handoff::SenderOptions sender_options;
+  sender_options.sha256 = &machine_sha256_kernels();
   sender_options.refusals = connection.tls().alpn() == kRefusalAlpn;
   KVPACK_TRY_ASSIGN(handoff::Sender sender,
                     handoff::Sender::open(std::move(begin), transfer.prefix_cut, key, sender_options));

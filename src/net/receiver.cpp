@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 
+#include "kvpack/crypto/sha256_machine.h"
 #include "kvpack/handoff/mac_key_file.h"
 #include "kvpack/net/replay_ledger.h"
 #include "kvpack/net/volume_probe.h"
@@ -140,6 +141,7 @@ struct Receiver::State final : SessionOwner {
 
   handoff::ReceivePolicy policy() const {
     handoff::ReceivePolicy out;
+    out.sha256 = &machine_sha256_kernels();
     for (const LoadedKey& key : keys) out.keys.push_back({key.key_id, key.minimum_epoch, &key.key});
     out.times = handoff::TimeRules{.max_clock_skew_ms = own_settings.max_clock_skew_ms,
                                    .max_lifetime_ms = own_settings.max_lifetime_ms,

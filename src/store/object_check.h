@@ -3,6 +3,7 @@
 
 #include "kvpack/core/chunk.h"
 #include "kvpack/core/pack.h"
+#include "kvpack/crypto/sha256_machine.h"
 #include "store/store_context.h"
 
 namespace kvpack::store {
@@ -38,7 +39,7 @@ class ChunkCheck {
 
   StoreContext* context_;
   Bytes buffer_{};
-  ChunkScratch scratch_{};
+  ChunkScratch scratch_{machine_sha256_kernels()};
 };
 
 }  // namespace kvpack::store

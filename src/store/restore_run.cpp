@@ -4,6 +4,7 @@
 #include <system_error>
 #include <thread>
 
+#include "kvpack/crypto/sha256_machine.h"
 #include "store/piece_queue.h"
 #include "store/restore_plan.h"
 #include "store/store_objects.h"
@@ -113,7 +114,7 @@ class PlacedBytes {
 
 struct ReadingThread {
   Bytes object;
-  ChunkScratch scratch{};
+  ChunkScratch scratch{machine_sha256_kernels()};
 };
 
 /// Reads and verifies the chunks of one plan and places them.

@@ -1,6 +1,7 @@
 #include "store/save_plan.h"
 
 #include "kvpack/base/utf8.h"
+#include "kvpack/crypto/sha256_machine.h"
 #include "store/save_intent.h"
 #include "store/store_objects.h"
 
@@ -142,7 +143,8 @@ Result<CutWriter> make_writer(StoreContext& context, const SaveRequest& request,
                             .spans = spans,
                             .encrypt_chunks = request.encrypt,
                             .encrypt_manifest = request.encrypt,
-                            .parent = plan.parent ? &*plan.parent : nullptr},
+                            .parent = plan.parent ? &*plan.parent : nullptr,
+                            .sha256 = &machine_sha256_kernels()},
                            PlaneBytes::kLater);
 }
 

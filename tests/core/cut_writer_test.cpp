@@ -11,6 +11,7 @@
 #include "kvpack/core/cut_checkpoints.h"
 #include "kvpack/core/cut_restore.h"
 #include "kvpack/core/family_builder.h"
+#include "kvpack/crypto/sha256_machine.h"
 #include "support/memory_objects.h"
 
 namespace kvpack::cut_writer_test {
@@ -118,6 +119,34 @@ struct Fixture {
     return out;
   }
 };
+
+// 45 chunks in three states, of which the lanes take those of the first.
+TEST(CutWriter, KernelsChangeNoByte) {
+  for (const bool encrypt : {false, true}) {
+    Fixture expected(3'800);
+    const auto saved = save_cut(expected.input(encrypt), expected.objects, expected.random);
+    ASSERT_TRUE(saved.has_value()) << saved.error().verdict();
+    for (const Sha256Kernels* kernels : available_sha256_kernels()) {
+      for (const unsigned parallelism : {1U, 3U}) {
+        Fixture f(3'800);
+        CutInput input = f.input(encrypt, parallelism);
+        input.sha256 = kernels;
+        const auto again = save_cut(input, f.objects, f.random);
+        ASSERT_TRUE(again.has_value()) << again.error().verdict();
+        EXPECT_EQ(again->pack.bytes, saved->pack.bytes) << kernels->name;
+        EXPECT_EQ(again->manifest.payload, saved->manifest.payload) << kernels->name;
+
+        const auto chain = open_chain(saved->pack.bytes, f.objects, &f.ring);
+        ASSERT_TRUE(chain.has_value()) << chain.error().verdict();
+        const auto plan = RestorePlan::create(*chain);
+        const auto planes =
+            restore_cut(*plan, f.objects, {.keys = &f.ring, .parallelism = parallelism, .sha256 = kernels});
+        ASSERT_TRUE(planes.has_value()) << planes.error().verdict();
+        EXPECT_EQ(*planes, f.planes) << kernels->name;
+      }
+    }
+  }
+}
 
 TEST(CutWriter, StateByStateAndStreamsGiveTheBytesOfSaveCut) {
   for (const bool encrypt : {false, true}) {

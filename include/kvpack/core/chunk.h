@@ -9,6 +9,7 @@
 #include "kvpack/core/keys.h"
 #include "kvpack/core/manifest.h"
 #include "kvpack/core/stats_sidecar.h"
+#include "kvpack/crypto/hmac_kernels.h"
 #include "kvpack/crypto/random.h"
 
 namespace kvpack {
@@ -38,6 +39,19 @@ struct ChunkHeader {
 /// @error kSemantics `chunk plaintext does not match its declared span`
 Result<Id32> chunk_content_id(const KeySchedule& keys, const Id32& family_id, const StateKey& state,
                               const ChunkSpan& span, ByteSpan plaintext);
+
+/// One chunk whose content id is asked for.
+struct ChunkContent {
+  const StateKey* state = nullptr;
+  ChunkSpan span{};
+  ByteSpan plaintext{};
+};
+
+/// chunk_content_id of each, as many chunks together as the kernels can.
+/// @error as chunk_content_id, of the first chunk that has one
+Result<std::vector<Id32>> chunk_content_ids(const KeySchedule& keys, const Id32& family_id,
+                                            std::span<const ChunkContent> chunks,
+                                            const Sha256Kernels& sha256);
 
 /// Name of one stored form of a chunk, computed from the header's fields under the schedule's epoch.
 Id32 chunk_object_key(const KeySchedule& keys, const ChunkHeader& header);
@@ -97,9 +111,16 @@ struct ChunkExpectation {
   const KeySchedule* keys = nullptr;  ///< Of the chunk's own epoch: the recomputed key of 22, 23, 26.
 };
 
-/// Memory for decrypting and unpacking, reused from chunk to chunk. One thread at a time.
+/// What opening chunks needs beside them, reused from chunk to chunk: memory for decrypting and unpacking,
+/// and the kernels that hash. One thread at a time.
 class ChunkScratch {
  public:
+  /// @param sha256  must outlive this. With more than one lane, both hashes of a raw unencrypted chunk are
+  /// computed in
+  ///                one pass; verdicts and their order stay.
+  explicit ChunkScratch(const Sha256Kernels& sha256 = kOpensslSha256) noexcept : sha256_(&sha256) {}
+
+  const Sha256Kernels& sha256() const noexcept { return *sha256_; }
   /// Two buffers side by side; what they held before is gone.
   std::pair<MutableByteSpan, MutableByteSpan> split(std::size_t first_bytes, std::size_t second_bytes) {
     const MutableByteSpan room = room_in(buffer_, first_bytes + second_bytes);
@@ -107,6 +128,7 @@ class ChunkScratch {
   }
 
  private:
+  const Sha256Kernels* sha256_;
   Bytes buffer_;
 };
 
@@ -215,6 +237,21 @@ inline Status read_chunk_sidecar(ByteSpan page, ChunkHeader& header) {
   return success();
 }
 
+/// What the content id covers before the plaintext. @error kSemantics as chunk_content_id
+inline Result<Bytes> chunk_content_prefix(const KeySchedule& keys, const Id32& family_id,
+                                          const ChunkContent& chunk) {
+  if (chunk.span.token_count == 0 || chunk.span.plaintext_bytes != chunk.plaintext.size())
+    return fail(ErrorCode::kSemantics, "chunk plaintext does not match its declared span");
+  ByteWriter prefix;
+  prefix.reserve(512);
+  prefix.bytes(with_nul("kvpack/v1/chunk-content"));
+  prefix.bytes(keys.tenant());
+  prefix.bytes(family_id);
+  KVPACK_TRY(write_state_key(prefix, *chunk.state));
+  write_chunk_span(prefix, chunk.span);
+  return std::move(prefix).take();
+}
+
 inline ByteSpan chunk_payload(ByteSpan object, const ChunkHeader& header) {
   return object.subspan(kPageBytes, header.payload_bytes);
 }
@@ -272,16 +309,54 @@ inline Result<ByteSpan> unpack_chunk(ByteSpan object, const ChunkHeader& header,
   return ByteSpan(plaintext_room);
 }
 
+/// Both hashes over the plaintext of a chunk.
+struct ChunkDigests {
+  Digest32 object{};
+  Digest32 content_id{};
+};
+
+/// Computes them in one pass where the kernels gain by it, the chunk is stored as it is, and its sizes are
+/// those that are expected. Nothing is judged here.
+inline std::optional<ChunkDigests> digest_raw_chunk(ByteSpan object, const ChunkHeader& header,
+                                                    const ChunkExpectation& expected,
+                                                    const Sha256Kernels& sha256) {
+  if (sha256.lanes < 2 || header.encrypted || header.codec != Codec::kRaw || expected.keys == nullptr ||
+      expected.ref == nullptr || expected.span == nullptr || expected.state == nullptr ||
+      expected.object_digest != nullptr || object.size() != expected.ref->object_bytes ||
+      header.plaintext_bytes != expected.ref->plaintext_bytes ||
+      header.frame_bytes != kCodecFrameHeaderBytes + std::uint64_t{header.plaintext_bytes})
+    return std::nullopt;
+  constexpr std::size_t kPlaintextOffset = kPageBytes + kCodecFrameHeaderBytes;
+  const ByteSpan plaintext = object.subspan(kPlaintextOffset, header.plaintext_bytes);
+  const auto prefix =
+      chunk_content_prefix(*expected.keys, header.family_id, {expected.state, *expected.span, plaintext});
+  if (!prefix.has_value()) return std::nullopt;
+  const HmacLaneKey key(expected.keys->key(KeyPurpose::kChunkIdentity), sha256);
+  Sha256Lane identity = key.start();
+  Sha256Lane whole(sha256);
+  identity.update(*prefix);
+  whole.update(object.first(kPlaintextOffset));
+  advance_same(identity, whole, plaintext);
+  whole.update(object.subspan(kPlaintextOffset + plaintext.size()));
+  return ChunkDigests{whole.finish(), key.finish(identity)};
+}
+
 /// All checks that the expectation allows, and the plaintext where it could be reached (else an empty view).
-inline Result<ByteSpan> judge_chunk(ByteSpan object, const ChunkExpectation& expected,
-                                    ChunkScratch& scratch) {
+inline Result<ByteSpan> judge_chunk(ByteSpan object, ChunkExpectation expected, ChunkScratch& scratch) {
   KVPACK_TRY_ASSIGN(const ChunkHeader header, inspect_chunk(object));
+  const auto digests = digest_raw_chunk(object, header, expected, scratch.sha256());
+  if (digests) expected.object_digest = &digests->object;
   KVPACK_TRY(check_chunk_binding(object, header, expected));
   if (header.encrypted && expected.keys == nullptr) return ByteSpan{};
   KVPACK_TRY_ASSIGN(const ByteSpan plaintext, unpack_chunk(object, header, expected.keys, scratch));
   if (expected.keys != nullptr && expected.span != nullptr && expected.state != nullptr) {
-    KVPACK_TRY_ASSIGN(const Id32 identity, chunk_content_id(*expected.keys, header.family_id, *expected.state,
-                                                            *expected.span, plaintext));
+    Id32 identity;
+    if (digests) {
+      identity = Id32{digests->content_id};
+    } else {
+      KVPACK_TRY_ASSIGN(identity, chunk_content_id(*expected.keys, header.family_id, *expected.state,
+                                                   *expected.span, plaintext));
+    }
     if (!constant_time_equal(identity, header.content_id))
       return fail(ErrorCode::kAuthentication, "chunk plaintext identity mismatch");
   }
@@ -292,16 +367,26 @@ inline Result<ByteSpan> judge_chunk(ByteSpan object, const ChunkExpectation& exp
 
 inline Result<Id32> chunk_content_id(const KeySchedule& keys, const Id32& family_id, const StateKey& state,
                                      const ChunkSpan& span, ByteSpan plaintext) {
-  if (span.token_count == 0 || span.plaintext_bytes != plaintext.size())
-    return fail(ErrorCode::kSemantics, "chunk plaintext does not match its declared span");
-  ByteWriter prefix;
-  prefix.reserve(512);
-  prefix.bytes(with_nul("kvpack/v1/chunk-content"));
-  prefix.bytes(keys.tenant());
-  prefix.bytes(family_id);
-  KVPACK_TRY(write_state_key(prefix, state));
-  write_chunk_span(prefix, span);
-  return Id32{hmac_sha256(keys.chunk_identity_mac(), {prefix.view(), plaintext})};
+  KVPACK_TRY_ASSIGN(const Bytes prefix,
+                    detail::chunk_content_prefix(keys, family_id, {&state, span, plaintext}));
+  return Id32{hmac_sha256(keys.chunk_identity_mac(), {prefix, plaintext})};
+}
+
+inline Result<std::vector<Id32>> chunk_content_ids(const KeySchedule& keys, const Id32& family_id,
+                                                   std::span<const ChunkContent> chunks,
+                                                   const Sha256Kernels& sha256) {
+  std::vector<Bytes> prefixes;
+  std::vector<PrefixedMessage> messages;
+  for (const ChunkContent& chunk : chunks) {
+    KVPACK_TRY_ASSIGN(Bytes prefix, detail::chunk_content_prefix(keys, family_id, chunk));
+    prefixes.push_back(std::move(prefix));
+    messages.push_back({prefixes.back(), chunk.plaintext});
+  }
+  std::vector<Digest32> tags(chunks.size());
+  hmac_sha256_each(HmacLaneKey(keys.key(KeyPurpose::kChunkIdentity), sha256), messages, tags);
+  std::vector<Id32> ids;
+  for (const Digest32& tag : tags) ids.push_back(Id32{tag});
+  return ids;
 }
 
 inline Id32 chunk_object_key(const KeySchedule& keys, const ChunkHeader& header) {

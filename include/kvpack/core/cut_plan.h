@@ -42,6 +42,8 @@ struct CutInput {
   const ManifestChain* parent =
       nullptr;               ///< Writes a delta on this cut; at depth 7 a full manifest by reference.
   unsigned parallelism = 1;  ///< Threads. Changes no byte and no verdict.
+  /// Hash chunks, as many together as they can; must outlive the writer. Change no byte and no verdict.
+  const Sha256Kernels* sha256 = &kOpensslSha256;
 };
 
 /// Whether a cut's planes are there when it is planned, or come state by state.

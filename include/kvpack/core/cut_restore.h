@@ -56,6 +56,7 @@ struct RestoreOptions {
   const KeyRing* keys = nullptr;
   bool integrity_only = false;  ///< Without keys: digests only. Whatever comes back is not authenticated.
   unsigned parallelism = 1;     ///< Threads. Changes no byte and no verdict.
+  const Sha256Kernels* sha256 = &kOpensslSha256;  ///< Hash the chunks. Change no verdict.
 };
 
 /// Called with each chunk's plaintext after its last check, in any order and from several threads when
@@ -89,7 +90,8 @@ Result<std::vector<Bytes>> restore_cut(const RestorePlan& plan, ObjectSource& so
 ///              encrypted chunk without keys
 Status verify_cut_chunks(const RestorePlan& plan, ObjectSource& source, const KeyRing* keys,
                          unsigned parallelism = 1,
-                         const std::function<void(const ChainChunk&, bool opened)>& done = {});
+                         const std::function<void(const ChainChunk&, bool opened)>& done = {},
+                         const Sha256Kernels& sha256 = kOpensslSha256);
 
 // ---------------------------------------------------------------------------------------------------------------
 
@@ -131,9 +133,9 @@ inline Result<ByteSpan> read_and_judge(const RestorePlan& plan, const ChainChunk
 
 template <class Use>
 Status for_each_chunk(const RestorePlan& plan, ObjectSource& source, const KeyRing* keys,
-                      unsigned parallelism, Use&& use) {
+                      unsigned parallelism, const Sha256Kernels& sha256, Use&& use) {
   return for_each_in_parallel(
-      plan.chunks().size(), parallelism, [] { return DecodeWorker{}; },
+      plan.chunks().size(), parallelism, [&] { return DecodeWorker{.scratch = ChunkScratch(sha256)}; },
       [&](DecodeWorker& worker, std::size_t i) -> Status {
         const ChainChunk& chunk = plan.chunks()[i];
         auto plaintext = read_and_judge(plan, chunk, source, keys, worker);
@@ -184,7 +186,7 @@ inline Status stream_cut(const RestorePlan& plan, ObjectSource& source, const Re
                          const ChunkVisitor& visit) {
   if (options.keys == nullptr && !options.integrity_only)
     return fail(ErrorCode::kState, "restoring without keys must be asked for as integrity only");
-  return detail::for_each_chunk(plan, source, options.keys, options.parallelism,
+  return detail::for_each_chunk(plan, source, options.keys, options.parallelism, *options.sha256,
                                 [&](const ChainChunk& chunk, ByteSpan plaintext) -> Status {
                                   if (plaintext.empty())
                                     return fail(ErrorCode::kNotFound, "no key opens the chunk");
@@ -222,9 +224,10 @@ inline Result<std::vector<Bytes>> restore_cut(const RestorePlan& plan, ObjectSou
 
 inline Status verify_cut_chunks(const RestorePlan& plan, ObjectSource& source, const KeyRing* keys,
                                 unsigned parallelism,
-                                const std::function<void(const ChainChunk&, bool opened)>& done) {
+                                const std::function<void(const ChainChunk&, bool opened)>& done,
+                                const Sha256Kernels& sha256) {
   std::mutex one_at_a_time;
-  return detail::for_each_chunk(plan, source, keys, parallelism,
+  return detail::for_each_chunk(plan, source, keys, parallelism, sha256,
                                 [&](const ChainChunk& chunk, ByteSpan plaintext) {
                                   if (done) {
                                     const std::lock_guard lock(one_at_a_time);

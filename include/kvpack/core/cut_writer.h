@@ -96,15 +96,20 @@ class CutWriter {
   struct MadeChunk;
 
   CutWriter() = default;
+  template <class DirectPlaintext, class GetPlaintext>
+  Status write_chunks(std::size_t state_count, DirectPlaintext&& direct_plaintext,
+                      GetPlaintext&& get_plaintext, ChunkSink& sink, RandomSource& random);
+  template <class DirectPlaintext>
+  Status identify_chunks(std::span<ChunkJob> jobs, const DirectPlaintext& direct_plaintext) const;
   template <class GetPlaintext>
-  Status write_chunks(std::size_t state_count, GetPlaintext&& get_plaintext, ChunkSink& sink,
-                      RandomSource& random);
+  Status write_jobs(std::span<const ChunkJob> jobs, const GetPlaintext& get_plaintext, ChunkSink& sink);
+  static bool is_direct(const StatePlan& plan) noexcept;
+  static ByteSpan plane_span(const StatePlan& plan, ByteSpan plane, const ChunkSpan& span);
   MutableByteSpan plaintext_room(const StatePlan& plan, const ChunkSpan& span, EncodeWorker& worker) const;
   ByteSpan plane_plaintext(const StatePlan& plan, ByteSpan plane, const ChunkSpan& span,
                            EncodeWorker& worker) const;
-  template <class Draw>
   Result<MadeChunk> make_chunk(const StatePlan& plan, const ChunkSpan& span, ByteSpan plaintext,
-                               const Draw& draw, ChunkSink& sink, EncodeWorker& worker) const;
+                               const ChunkJob& job, ChunkSink& sink, EncodeWorker& worker) const;
 
   const KeySchedule* keys_ = nullptr;
   const IdentifiedFamily* family_ = nullptr;
@@ -113,6 +118,7 @@ class CutWriter {
   bool encrypt_chunks_ = false;
   bool encrypt_manifest_ = false;
   unsigned parallelism_ = 1;
+  const Sha256Kernels* sha256_ = &kOpensslSha256;
   CutManifest outline_{};
   std::vector<PrefixNode> nodes_{};
   std::vector<StatePlan> plans_{};
@@ -175,6 +181,8 @@ struct CutWriter::EncodeWorker {
 struct CutWriter::ChunkJob {
   std::size_t state = 0;
   std::size_t span = 0;
+  std::optional<Id32> content_id{};  ///< When it has been found out already.
+  detail::DrawnRandom::Draw draw{};  ///< Not used without encryption.
 };
 
 struct CutWriter::MadeChunk {
@@ -198,6 +206,7 @@ inline Result<CutWriter> CutWriter::create(const CutInput& input, PlaneBytes byt
   writer.encrypt_chunks_ = input.encrypt_chunks;
   writer.encrypt_manifest_ = input.encrypt_manifest;
   writer.parallelism_ = input.parallelism;
+  writer.sha256_ = input.sha256;
   writer.nodes_ = std::move(derived.nodes);
   CutManifest& outline = writer.outline_;
   outline.tenant = input.keys->tenant();
@@ -225,26 +234,37 @@ inline MutableByteSpan CutWriter::plaintext_room(const StatePlan& plan, const Ch
   return room_in(worker.gathered, span.plaintext_bytes);
 }
 
+/// Whether chunks of the state are encoded from the caller's plane as it lies there.
+inline bool CutWriter::is_direct(const StatePlan& plan) noexcept {
+  // The lossless encoder looks at its input twice, so it gets memory that nobody else can change meanwhile.
+  return plan.layout.is_wire_order() && plan.fixed->codec == Codec::kRaw;
+}
+
+/// The chunk's part of a plane. @pre is_direct(plan)
+inline ByteSpan CutWriter::plane_span(const StatePlan& plan, ByteSpan plane, const ChunkSpan& span) {
+  const std::uint64_t first = span.token_start - plan.plane_start;
+  return plane.subspan(static_cast<std::size_t>(first * plan.layout.bytes_per_token()), span.plaintext_bytes);
+}
+
 inline ByteSpan CutWriter::plane_plaintext(const StatePlan& plan, ByteSpan plane, const ChunkSpan& span,
                                            EncodeWorker& worker) const {
-  const std::uint64_t first = span.token_start - plan.plane_start;
-  // The lossless encoder looks at its input twice, so it gets memory that nobody else can change meanwhile.
-  if (plan.layout.is_wire_order() && plan.fixed->codec == Codec::kRaw)
-    return plane.subspan(static_cast<std::size_t>(first * plan.layout.bytes_per_token()),
-                         span.plaintext_bytes);
+  if (is_direct(plan)) return plane_span(plan, plane, span);
   const MutableByteSpan place = plaintext_room(plan, span, worker);
-  plan.layout.gather(plane, first, place);
+  plan.layout.gather(plane, span.token_start - plan.plane_start, place);
   return place;
 }
 
 /// Asks the sink for the chunk, else encodes it into the worker's buffer.
-template <class Draw>
-Result<CutWriter::MadeChunk> CutWriter::make_chunk(const StatePlan& plan, const ChunkSpan& span,
-                                                   ByteSpan plaintext, const Draw& draw, ChunkSink& sink,
-                                                   EncodeWorker& worker) const {
+inline Result<CutWriter::MadeChunk> CutWriter::make_chunk(const StatePlan& plan, const ChunkSpan& span,
+                                                          ByteSpan plaintext, const ChunkJob& job,
+                                                          ChunkSink& sink, EncodeWorker& worker) const {
   const StaticState& fixed = *plan.fixed;
-  KVPACK_TRY_ASSIGN(const Id32 content_id,
-                    chunk_content_id(*keys_, family_->id(), fixed.key, span, plaintext));
+  Id32 content_id;
+  if (job.content_id.has_value()) {
+    content_id = *job.content_id;
+  } else {
+    KVPACK_TRY_ASSIGN(content_id, chunk_content_id(*keys_, family_->id(), fixed.key, span, plaintext));
+  }
   KVPACK_TRY_ASSIGN(const auto found, sink.find(fixed.key, span, content_id));
   if (found) return MadeChunk{*found, true};
   StatsSidecar sidecar;
@@ -252,7 +272,7 @@ Result<CutWriter::MadeChunk> CutWriter::make_chunk(const StatePlan& plan, const 
     KVPACK_TRY_ASSIGN(
         sidecar, derive_stats_sidecar(plaintext, span.token_count, fixed.elements_per_token, plan.sinks));
   }
-  detail::DrawnRandom random(draw);
+  detail::DrawnRandom random(job.draw);
   KVPACK_TRY_ASSIGN(const ChunkRef ref, encode_chunk_into({.keys = keys_,
                                                            .family = family_,
                                                            .state = &fixed.key,
@@ -266,30 +286,76 @@ Result<CutWriter::MadeChunk> CutWriter::make_chunk(const StatePlan& plan, const 
 }
 
 /// Makes every chunk of the next states in parallel and hands them over in (state, span) order.
-/// @param get_plaintext  (job number, StatePlan, state's number among these, ChunkSpan, EncodeWorker)
-///                       -> Result<ByteSpan>
-template <class GetPlaintext>
-Status CutWriter::write_chunks(std::size_t state_count, GetPlaintext&& get_plaintext, ChunkSink& sink,
-                               RandomSource& random) {
+/// @param direct_plaintext  (StatePlan, state's number among these, ChunkSpan) -> ByteSpan, empty where the
+/// plaintext
+///                          must be gathered or read first
+/// @param get_plaintext     (job number, StatePlan, state's number among these, ChunkSpan, EncodeWorker)
+///                          -> Result<ByteSpan>
+template <class DirectPlaintext, class GetPlaintext>
+Status CutWriter::write_chunks(std::size_t state_count, DirectPlaintext&& direct_plaintext,
+                               GetPlaintext&& get_plaintext, ChunkSink& sink, RandomSource& random) {
   assert(state_count <= plans_.size() - states_written_);
-  const std::size_t first_state = states_written_;
   std::vector<ChunkJob> jobs;
   for (std::size_t i = 0; i < state_count; ++i)
-    for (std::size_t k = 0; k < plans_[first_state + i].refs.size(); ++k) jobs.push_back({i, k});
-  std::vector<detail::DrawnRandom::Draw> draws(encrypt_chunks_ ? jobs.size() : 1);
+    for (std::size_t k = 0; k < plans_[states_written_ + i].refs.size(); ++k) jobs.push_back({i, k, {}, {}});
   if (encrypt_chunks_)
-    for (auto& draw : draws) KVPACK_TRY(random.fill(draw));
+    for (ChunkJob& job : jobs) KVPACK_TRY(random.fill(job.draw));
 
+  // With kernels for many messages, so many chunks at a time: while some are stored, the next have no names
+  // yet.
+  const bool together = sha256_->lanes > 1;
+  const std::size_t window = together ? kMaxSha256Lanes * std::max(parallelism_, 1U) : jobs.size();
+  for (std::size_t first = 0; first < jobs.size(); first += window) {
+    const auto some = std::span(jobs).subspan(first, std::min(window, jobs.size() - first));
+    if (together) KVPACK_TRY(identify_chunks(some, direct_plaintext));
+    const auto get = [&](std::size_t i, const StatePlan& plan, const ChunkSpan& span, EncodeWorker& worker) {
+      return get_plaintext(first + i, plan, some[i].state, span, worker);
+    };
+    KVPACK_TRY(write_jobs(some, get, sink));
+  }
+  states_written_ += state_count;
+  return success();
+}
+
+/// Finds the content ids of jobs whose plaintext can be hashed where it lies, several together. What cannot,
+/// or would be refused, is left to make_chunk, whose order is the one of verdicts.
+template <class DirectPlaintext>
+Status CutWriter::identify_chunks(std::span<ChunkJob> jobs, const DirectPlaintext& direct_plaintext) const {
+  const std::size_t threads = std::max(parallelism_, 1U);
+  const std::size_t group = std::min(kMaxSha256Lanes, (jobs.size() + threads - 1) / threads);
+  const auto identify_group = [&](std::vector<ChunkContent>& contents, std::size_t number) -> Status {
+    contents.clear();
+    std::vector<ChunkJob*> wanted;
+    for (ChunkJob& job : jobs.subspan(number * group, std::min(group, jobs.size() - number * group))) {
+      const StatePlan& plan = plans_[states_written_ + job.state];
+      const ChunkSpan& span = plan.realized.chunk_spans[job.span];
+      const ByteSpan plaintext = direct_plaintext(plan, job.state, span);
+      if (plaintext.empty()) continue;
+      contents.push_back({&plan.fixed->key, span, plaintext});
+      wanted.push_back(&job);
+    }
+    const auto ids = chunk_content_ids(*keys_, family_->id(), contents, *sha256_);
+    for (std::size_t i = 0; ids.has_value() && i < wanted.size(); ++i) wanted[i]->content_id = (*ids)[i];
+    return success();
+  };
+  return for_each_in_parallel((jobs.size() + group - 1) / group, parallelism_,
+                              [] { return std::vector<ChunkContent>{}; }, identify_group);
+}
+
+/// @param get_plaintext  (number among these jobs, StatePlan, ChunkSpan, EncodeWorker) -> Result<ByteSpan>
+template <class GetPlaintext>
+Status CutWriter::write_jobs(std::span<const ChunkJob> jobs, const GetPlaintext& get_plaintext,
+                             ChunkSink& sink) {
   OrderedTurns turns;
   const auto write_chunk = [&](EncodeWorker& worker, std::size_t i) -> Status {
-    StatePlan& plan = plans_[first_state + jobs[i].state];
+    StatePlan& plan = plans_[states_written_ + jobs[i].state];
     const ChunkSpan& span = plan.realized.chunk_spans[jobs[i].span];
     TurnGuard turn(turns, i);
     const std::size_t room = max_chunk_object_bytes(plan.fixed->codec, span.plaintext_bytes, encrypt_chunks_);
     (void)room_in(worker.object, room);
     auto made = [&]() -> Result<MadeChunk> {
-      KVPACK_TRY_ASSIGN(const ByteSpan plaintext, get_plaintext(i, plan, jobs[i].state, span, worker));
-      return make_chunk(plan, span, plaintext, draws[encrypt_chunks_ ? i : 0], sink, worker);
+      KVPACK_TRY_ASSIGN(const ByteSpan plaintext, get_plaintext(i, plan, span, worker));
+      return make_chunk(plan, span, plaintext, jobs[i], sink, worker);
     }();
     if (!turn.wait()) return fail(ErrorCode::kCancelled, "an earlier chunk failed");
     Status status = success();
@@ -306,10 +372,8 @@ Status CutWriter::write_chunks(std::size_t state_count, GetPlaintext&& get_plain
     turn.succeed();
     return status;
   };
-  KVPACK_TRY(for_each_in_parallel(
-      jobs.size(), parallelism_, [] { return EncodeWorker{}; }, write_chunk));
-  states_written_ += state_count;
-  return success();
+  return for_each_in_parallel(
+      jobs.size(), parallelism_, [] { return EncodeWorker{}; }, write_chunk);
 }
 
 inline Status CutWriter::write_planes(std::span<const ByteSpan> planes, ChunkSink& sink,
@@ -319,6 +383,9 @@ inline Status CutWriter::write_planes(std::span<const ByteSpan> planes, ChunkSin
     KVPACK_TRY(detail::check_plane_size(plans_[states_written_ + i], planes[i]));
   return write_chunks(
       planes.size(),
+      [&](const StatePlan& plan, std::size_t state, const ChunkSpan& span) {
+        return is_direct(plan) ? plane_span(plan, planes[state], span) : ByteSpan{};
+      },
       [&](std::size_t, const StatePlan& plan, std::size_t state, const ChunkSpan& span, EncodeWorker& worker)
           -> Result<ByteSpan> { return plane_plaintext(plan, planes[state], span, worker); },
       sink, random);
@@ -329,7 +396,7 @@ inline Status CutWriter::write_stream(StateSource& source, ChunkSink& sink, Rand
   OrderedTurns reads;
   const std::size_t last = plans_[states_written_].refs.size() - 1;
   return write_chunks(
-      1,
+      1, [](const StatePlan&, std::size_t, const ChunkSpan&) { return ByteSpan{}; },
       [&](std::size_t i, const StatePlan& plan, std::size_t, const ChunkSpan& span,
           EncodeWorker& worker) -> Result<ByteSpan> {
         TurnGuard turn(reads, i);

@@ -48,6 +48,7 @@ struct ReceivePolicy {
   /// The stream is a recording, which must end with its seal. The seal is then judged by end_of_stream.
   bool recorded = false;
   FrameLimits frame_limits;
+  const Sha256Kernels* sha256 = &kOpensslSha256;  ///< Hash the payload. Outlive the loop; change no verdict.
   SpanSchedule schedule;  ///< Without one every delta is refused, unless schedule_optional says otherwise.
   /// Without a schedule, a delta that no request has armed is judged by its cut alone. For verifiers of
   /// recordings, which must then say that the segments were compared with no schedule.
@@ -292,7 +293,8 @@ inline Status ReceiveLoop::judge_begin(std::uint64_t now_unix_ms, Sink& sink,
     return accepted.key != nullptr && accepted.key_id == validated.manifest().hmac.key_id;
   });
   sink_.emplace(sink, expected, prefix_cut_, policy_.schedule, policy_.strict, policy_.schedule_optional);
-  KVPACK_TRY_ASSIGN(receiver_, AtomicReceiver::open(std::move(validated), *key->key, *sink_, limits));
+  KVPACK_TRY_ASSIGN(receiver_,
+                    AtomicReceiver::open(std::move(validated), *key->key, *sink_, limits, *policy_.sha256));
   return success();
 }
 

@@ -17,10 +17,11 @@ struct TransferLimits {
 class AtomicReceiver {
  public:
   /// Calls sink.begin; when that fails, its error is returned and abort is not called.
-  /// @param key, sink  must outlive the receiver
+  /// @param key, sink, sha256  must outlive the receiver
   /// @error kValidation `transfer exceeds {n} payload bytes`, and whatever the sink says
   static Result<std::unique_ptr<AtomicReceiver>> open(ValidatedBegin begin, const MacKey& key, Sink& sink,
-                                                      const TransferLimits& limits);
+                                                      const TransferLimits& limits,
+                                                      const Sha256Kernels& sha256 = kOpensslSha256);
   AtomicReceiver(const AtomicReceiver&) = delete;
   AtomicReceiver& operator=(const AtomicReceiver&) = delete;
   ~AtomicReceiver() { abort(); }
@@ -57,11 +58,13 @@ class AtomicReceiver {
  private:
   enum class State : std::uint8_t { kOpening, kReceiving, kPrepared, kCommitted, kAborted };
 
-  AtomicReceiver(ValidatedBegin begin, const MacKey& key, Sink& sink, const TransferLimits& limits)
+  AtomicReceiver(ValidatedBegin begin, const MacKey& key, Sink& sink, const TransferLimits& limits,
+                 const Sha256Kernels& sha256)
       : begin_(std::move(begin)),
         key_(&key),
         sink_(&sink),
         limits_(limits),
+        transcript_(sha256),
         components_(begin_.manifest().components),
         rules_(begin_.manifest().components),
         seen_(begin_.manifest().components.size(), false) {}
@@ -106,9 +109,9 @@ class AtomicReceiver {
 // ---------------------------------------------------------------------------------------------------------
 
 inline Result<std::unique_ptr<AtomicReceiver>> AtomicReceiver::open(ValidatedBegin begin, const MacKey& key,
-                                                                    Sink& sink,
-                                                                    const TransferLimits& limits) {
-  std::unique_ptr<AtomicReceiver> receiver(new AtomicReceiver(std::move(begin), key, sink, limits));
+                                                                    Sink& sink, const TransferLimits& limits,
+                                                                    const Sha256Kernels& sha256) {
+  std::unique_ptr<AtomicReceiver> receiver(new AtomicReceiver(std::move(begin), key, sink, limits, sha256));
   KVPACK_TRY(sink.begin(receiver->begin_));
   receiver->state_ = State::kReceiving;
   KVPACK_TRY(receiver->bound_bytes());

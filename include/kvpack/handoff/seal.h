@@ -35,6 +35,9 @@ Result<SealManifest> parse_seal(const JsonValue& value, const JsonPath& path);
 /// The running state of a transfer that its seal is made of, the same on both sides.
 class SealTranscript {
  public:
+  /// @param kernels  for the payload; must outlive this
+  explicit SealTranscript(const Sha256Kernels& kernels = kOpensslSha256) : hasher_(kernels) {}
+
   /// Payload bytes as they come. They count only once their segment is added.
   void payload(ByteSpan bytes) { hasher_.update(bytes); }
   /// The digest of the payload bytes since the last call.

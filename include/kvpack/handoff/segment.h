@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kvpack/core/canonical_json.h"
-#include "kvpack/crypto/sha256.h"
+#include "kvpack/crypto/sha256_kernels.h"
 #include "kvpack/handoff/mac_key.h"
 #include "kvpack/handoff/range_set.h"
 
@@ -113,18 +113,18 @@ class SegmentRules {
 /// The digest of one payload and the running digest of all payloads, advanced in one pass over the bytes.
 class PayloadHasher {
  public:
-  /// Bytes hashed by one stream before the other takes its turn: they stay in the first-level cache.
-  static constexpr std::size_t kBlockBytes = 16'384;
+  /// @param kernels  must outlive this; see crypto/sha256_machine.h
+  explicit PayloadHasher(const Sha256Kernels& kernels = kOpensslSha256) : segment_(kernels), all_(kernels) {}
 
-  void update(ByteSpan bytes);
+  void update(ByteSpan bytes) { advance_same(segment_, all_, bytes); }
   /// The digest of the payload that ends here; the next update begins another one.
-  Digest32 finish_segment();
+  Digest32 finish_segment() { return segment_.finish(); }
   /// The digest of all payloads. Nothing may follow.
   Digest32 finish_all() { return all_.finish(); }
 
  private:
-  Sha256 segment_;
-  Sha256 all_;
+  Sha256Lane segment_;
+  Sha256Lane all_;
 };
 
 /// A segment whose payload has its length and digest. Only a receiver makes one.
@@ -277,21 +277,6 @@ inline Result<std::size_t> SegmentRules::admit(const SegmentDescriptor& descript
   if (!ranges_.add(plane, shape.logical_start, *stop))
     return detail::invalid_handoff("overlapping segment logical ranges");
   return *component;
-}
-
-inline void PayloadHasher::update(ByteSpan bytes) {
-  while (!bytes.empty()) {
-    const ByteSpan block = bytes.first(std::min(bytes.size(), kBlockBytes));
-    segment_.update(block);
-    all_.update(block);
-    bytes = bytes.subspan(block.size());
-  }
-}
-
-inline Digest32 PayloadHasher::finish_segment() {
-  const Digest32 digest = segment_.finish();
-  segment_.reset();
-  return digest;
 }
 
 inline Bytes VerifiedSegment::take_payload() {

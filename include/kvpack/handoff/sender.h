@@ -15,6 +15,7 @@ namespace kvpack::handoff {
 struct SenderOptions {
   FrameLimits frame_limits;
   bool refusals = false;  ///< The receiver may answer with a refusal: only where the peers have agreed on it.
+  const Sha256Kernels* sha256 = &kOpensslSha256;  ///< Hash the payload. Outlive the sender; change no byte.
 };
 
 enum class SenderStep : std::uint8_t {
@@ -88,6 +89,7 @@ class Sender {
         key_(&key),
         options_(options),
         begin_frame_(std::move(begin_frame)),
+        transcript_(*options.sha256),
         rules_(begin_->manifest().components),
         seen_(begin_->manifest().components.size(), false),
         replies_({.strict = true, .refusals = options.refusals}, options.frame_limits) {}
