@@ -192,7 +192,7 @@ struct Own {
   static void end(Sha256State& state) noexcept { Parts::wipe(state); }
 
   static constexpr Sha256Kernels table(std::string_view name, std::size_t lanes) {
-    return {name, lanes, &start, &copy, &advance, &advance_same, &finish, &end};
+    return {name, lanes, kSet.two != nullptr, &start, &copy, &advance, &advance_same, &finish, &end};
   }
 };
 

@@ -260,6 +260,7 @@ TEST(Sha256Machine, OffersOpensslFirstAndEveryNameOnce) {
     EXPECT_EQ(std::ranges::count(available, kernels->name, &Sha256Kernels::name), 1);
     EXPECT_GE(kernels->lanes, 1U);
     EXPECT_LE(kernels->lanes, kMaxSha256Lanes);
+    EXPECT_EQ(&pair_kernels(*kernels), kernels->pairs ? kernels : &kOpensslSha256);
     const auto found = find_sha256_kernels(kernels->name);
     ASSERT_TRUE(found.has_value());
     EXPECT_EQ(*found, kernels);

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "handoff/handoff_support.h"
+#include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::handoff::segment_test {
 namespace {
@@ -159,21 +160,23 @@ TEST(PayloadHasher, BothDigestsAreThoseOfTheBytes) {
   std::mt19937 random(1);
   Bytes all(200'000);
   for (auto& b : all) b = static_cast<std::uint8_t>(random());
-  PayloadHasher hasher;
-  std::size_t done = 0;
-  for (const std::size_t length : {1U, 16384U, 100'000U, 63U, 64U, 65U, 83423U}) {
-    const ByteSpan segment = ByteSpan(all).subspan(done, length);
-    ByteSpan rest = segment;
-    while (!rest.empty()) {
-      const std::size_t n = std::min<std::size_t>(rest.size(), 1 + random() % 40'000);
-      hasher.update(rest.first(n));
-      rest = rest.subspan(n);
+  for (const Sha256Kernels* kernels : available_sha256_kernels()) {
+    PayloadHasher hasher(*kernels);
+    std::size_t done = 0;
+    for (const std::size_t length : {1U, 16384U, 100'000U, 63U, 64U, 65U, 83423U}) {
+      const ByteSpan segment = ByteSpan(all).subspan(done, length);
+      ByteSpan rest = segment;
+      while (!rest.empty()) {
+        const std::size_t n = std::min<std::size_t>(rest.size(), 1 + random() % 40'000);
+        hasher.update(rest.first(n));
+        rest = rest.subspan(n);
+      }
+      EXPECT_EQ(hasher.finish_segment(), sha256(segment)) << kernels->name;
+      done += length;
     }
-    EXPECT_EQ(hasher.finish_segment(), sha256(segment));
-    done += length;
+    EXPECT_EQ(done, all.size());
+    EXPECT_EQ(hasher.finish_all(), sha256(all)) << kernels->name;
   }
-  EXPECT_EQ(done, all.size());
-  EXPECT_EQ(hasher.finish_all(), sha256(all));
 }
 
 }  // namespace

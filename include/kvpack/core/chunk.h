@@ -115,9 +115,8 @@ struct ChunkExpectation {
 /// and the kernels that hash. One thread at a time.
 class ChunkScratch {
  public:
-  /// @param sha256  must outlive this. With more than one lane, both hashes of a raw unencrypted chunk are
-  /// computed in
-  ///                one pass; verdicts and their order stay.
+  /// @param sha256  must outlive this. Where pairs gain, both hashes of a raw unencrypted chunk are computed
+  ///                in one pass; verdicts and their order stay.
   explicit ChunkScratch(const Sha256Kernels& sha256 = kOpensslSha256) noexcept : sha256_(&sha256) {}
 
   const Sha256Kernels& sha256() const noexcept { return *sha256_; }
@@ -320,7 +319,7 @@ struct ChunkDigests {
 inline std::optional<ChunkDigests> digest_raw_chunk(ByteSpan object, const ChunkHeader& header,
                                                     const ChunkExpectation& expected,
                                                     const Sha256Kernels& sha256) {
-  if (sha256.lanes < 2 || header.encrypted || header.codec != Codec::kRaw || expected.keys == nullptr ||
+  if (!sha256.pairs || header.encrypted || header.codec != Codec::kRaw || expected.keys == nullptr ||
       expected.ref == nullptr || expected.span == nullptr || expected.state == nullptr ||
       expected.object_digest != nullptr || object.size() != expected.ref->object_bytes ||
       header.plaintext_bytes != expected.ref->plaintext_bytes ||

@@ -286,9 +286,8 @@ inline Result<CutWriter::MadeChunk> CutWriter::make_chunk(const StatePlan& plan,
 }
 
 /// Makes every chunk of the next states in parallel and hands them over in (state, span) order.
-/// @param direct_plaintext  (StatePlan, state's number among these, ChunkSpan) -> ByteSpan, empty where the
-/// plaintext
-///                          must be gathered or read first
+/// @param direct_plaintext  (StatePlan, state's number among these, ChunkSpan) -> ByteSpan, empty where
+///                          plaintext must be gathered or read first
 /// @param get_plaintext     (job number, StatePlan, state's number among these, ChunkSpan, EncodeWorker)
 ///                          -> Result<ByteSpan>
 template <class DirectPlaintext, class GetPlaintext>

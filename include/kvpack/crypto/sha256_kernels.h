@@ -56,6 +56,7 @@ class Sha256State {
 struct Sha256Kernels {
   std::string_view name;  ///< For KVPACK_SHA256_KERNEL, reports and tests.
   std::size_t lanes = 1;  ///< How many messages at once make the set fastest.
+  bool pairs = false;     ///< Whether already two at once, and two hashes of the same bytes, gain by it.
 
   /// Begins a hash, in a fresh state or in one of this set's.
   void (*start)(Sha256State& state) = nullptr;
@@ -137,12 +138,18 @@ inline void openssl_end(Sha256State& state) noexcept {
 /// One message after the other, through OpenSSL: what everything uses that is not told otherwise.
 inline constexpr Sha256Kernels kOpensslSha256{.name = "openssl",
                                               .lanes = 1,
+                                              .pairs = false,
                                               .start = &detail::openssl_start,
                                               .copy = &detail::openssl_copy,
                                               .advance = &detail::openssl_advance,
                                               .advance_same = &detail::openssl_advance_same,
                                               .finish = &detail::openssl_finish,
                                               .end = &detail::openssl_end};
+
+/// The kernels for two hashes at a time where more cannot be had: these, or OpenSSL where two do not gain.
+constexpr const Sha256Kernels& pair_kernels(const Sha256Kernels& kernels) noexcept {
+  return kernels.pairs ? kernels : kOpensslSha256;
+}
 
 /// A hash under way, with the kernels that it belongs to, which must outlive it. Ends wiped. A copy goes on
 /// from the same bytes; what has been moved from may only be assigned to or destroyed. One thread at a time.

@@ -114,7 +114,8 @@ class SegmentRules {
 class PayloadHasher {
  public:
   /// @param kernels  must outlive this; see crypto/sha256_machine.h
-  explicit PayloadHasher(const Sha256Kernels& kernels = kOpensslSha256) : segment_(kernels), all_(kernels) {}
+  explicit PayloadHasher(const Sha256Kernels& kernels = kOpensslSha256)
+      : segment_(pair_kernels(kernels)), all_(pair_kernels(kernels)) {}
 
   void update(ByteSpan bytes) { advance_same(segment_, all_, bytes); }
   /// The digest of the payload that ends here; the next update begins another one.
