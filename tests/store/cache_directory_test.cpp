@@ -100,7 +100,7 @@ TEST_F(CacheDirectory, AKeyThatIsNotPrivateOrNotAKeyIsRefused) {
 }
 
 TEST_F(CacheDirectory, NoKeyIsMadeWhereOthersWrite) {
-  for (const mode_t mode : {0770, 0702}) {
+  for (const mode_t mode : {0770U, 0702U}) {
     std::filesystem::remove_all(directory_);
     ASSERT_EQ(::mkdir(directory_.c_str(), 0700), 0);
     ASSERT_EQ(::chmod(directory_.c_str(), mode), 0);
