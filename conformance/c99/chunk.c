@@ -221,7 +221,7 @@ static bool check_claim(struct kv99* kv, struct kv99_bytes object, const struct 
     parts.nonce = header->nonce;
     parts.stats_digest = header->sidecar.size == 0 ? NULL : stats;
     kv99_hash(header->sidecar, stats);
-    kv99_object_key(claim->keys, &parts, key);
+    kv99_make_object_key(claim->keys, &parts, key);
     if (!is_id(key, header->object_key))
       return kv99_refuse(kv, KV99_AUTHENTICATION, "chunk identity or object key mismatch");
   }

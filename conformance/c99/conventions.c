@@ -273,7 +273,7 @@ void* kv99_array(struct kv99_reader* reader, size_t count, size_t least, size_t 
 
 /* ---- scalars */
 
-bool kv99_state_key(struct kv99_reader* reader, struct kv99_state_key* key) {
+bool kv99_read_state_key(struct kv99_reader* reader, struct kv99_state_key* key) {
   uint16_t size;
   const uint8_t* name;
   if (!kv99_u32(reader, &key->layer) || !kv99_u16(reader, &size) || !kv99_take(reader, size, &name))
@@ -294,7 +294,7 @@ int kv99_compare_keys(const struct kv99_state_key* a, const struct kv99_state_ke
   return kv99_compare(a->name, b->name);
 }
 
-bool kv99_shape(struct kv99_reader* reader, struct kv99_shape* shape) {
+bool kv99_read_shape(struct kv99_reader* reader, struct kv99_shape* shape) {
   uint8_t rank;
   unsigned i;
   if (!kv99_u8(reader, &rank)) return false;
@@ -309,7 +309,7 @@ bool kv99_shape(struct kv99_reader* reader, struct kv99_shape* shape) {
   return true;
 }
 
-bool kv99_strides(struct kv99_reader* reader, struct kv99_shape* strides) {
+bool kv99_read_strides(struct kv99_reader* reader, struct kv99_shape* strides) {
   uint8_t count;
   unsigned i;
   if (!kv99_u8(reader, &count)) return false;
@@ -326,7 +326,7 @@ void kv99_put_shape(struct kv99_out* out, const struct kv99_shape* shape) {
   for (i = 0; i < shape->rank; ++i) kv99_put_le(out, shape->dimensions[i], 8);
 }
 
-bool kv99_span(struct kv99_reader* reader, struct kv99_span* span) {
+bool kv99_read_span(struct kv99_reader* reader, struct kv99_span* span) {
   return kv99_u64(reader, &span->token_start) && kv99_u64(reader, &span->token_count) &&
          kv99_u64(reader, &span->plaintext_offset) && kv99_u32(reader, &span->plaintext_bytes);
 }

@@ -19,7 +19,7 @@ const char* kv99_token(int category) {
     case KV99_NOT_FOUND: return "not_found";
     case KV99_CANONICAL: return "canonical";
     case KV99_VALIDATION: return "validation";
-    case KV99_INVALID_FRAME: return "invalid";
+    case KV99_INVALID_FRAME: return "invalid_frame";
     case KV99_JSON: return "json";
     case KV99_CONFIG: return "config";
     case KV99_PRODUCER_ABORT: return "producer_abort";

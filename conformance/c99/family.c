@@ -7,7 +7,7 @@
 static bool static_state(struct kv99_reader* reader, struct kv99_static_state* state) {
   uint8_t zero, rank;
   uint16_t i;
-  if (!kv99_state_key(reader, &state->key) || !kv99_enum(reader, "cache kind", 1, &state->cache_kind) ||
+  if (!kv99_read_state_key(reader, &state->key) || !kv99_enum(reader, "cache kind", 1, &state->cache_kind) ||
       !kv99_enum(reader, "dtype", 9, &state->dtype) || !kv99_enum(reader, "codec", 2, &state->codec) ||
       !kv99_u16(reader, &state->codec_version) || !kv99_enum(reader, "layout", 2, &state->layout) ||
       !kv99_enum(reader, "token axis rule", 3, &state->token_axis_rule) ||
@@ -27,7 +27,7 @@ static bool static_state(struct kv99_reader* reader, struct kv99_static_state* s
       (struct kv99_state_key*)kv99_array(reader, state->dependency_count, 6, sizeof *state->dependencies);
   if (state->dependencies == NULL) return false;
   for (i = 0; i < state->dependency_count; ++i)
-    if (!kv99_state_key(reader, &state->dependencies[i])) return false;
+    if (!kv99_read_state_key(reader, &state->dependencies[i])) return false;
   return true;
 }
 

@@ -156,8 +156,8 @@ static bool sink_call(struct kv99_receiver* r, const char* name) {
   return kv99_refuse_about(r->kv, KV99_VALIDATION, "sink ", kv99_text(name), "");
 }
 
-struct kv99_receiver* kv99_receiver(struct kv99* kv, const struct kv99_begin* begin,
-                                    const struct kv99_handoff_policy* policy, struct kv99_sink* sink) {
+struct kv99_receiver* kv99_open_receiver(struct kv99* kv, const struct kv99_begin* begin,
+                                         const struct kv99_handoff_policy* policy, struct kv99_sink* sink) {
   struct kv99_receiver* r = (struct kv99_receiver*)kv99_alloc(kv, 1, sizeof *r);
   if (r == NULL) return NULL;
   r->kv = kv;
@@ -411,7 +411,7 @@ bool kv99_receive(struct kv99* kv, struct kv99_bytes stream, const struct kv99_h
   if (!expiry(kv, &first->begin, policy->now) || !kv99_check_begin(kv, &first->begin, policy) ||
       !declared_bytes(kv, &first->begin, policy))
     return false;
-  r = kv99_receiver(kv, &first->begin, policy, sink);
+  r = kv99_open_receiver(kv, &first->begin, policy, sink);
   if (r == NULL) return false;
   stream = kv99_part(stream, first->bytes, stream.size - first->bytes);
   while (good && !done) {

@@ -52,7 +52,7 @@ bool kv99_content_id(struct kv99* kv, const struct kv99_keys* keys, const uint8_
   return true;
 }
 
-void kv99_object_key(const struct kv99_keys* keys, const struct kv99_object_key* parts, uint8_t id[32]) {
+void kv99_make_object_key(const struct kv99_keys* keys, const struct kv99_object_key* parts, uint8_t id[32]) {
   static const char stats[] = "kvpack/v1/chunk-object-stats";
   struct kv99_hmac mac;
   start(&mac, keys->object_identity, "kvpack/v1/chunk-object");

@@ -119,7 +119,7 @@ struct kv99_state_key {
   uint32_t layer;
   struct kv99_bytes name;
 };
-bool kv99_state_key(struct kv99_reader* reader, struct kv99_state_key* key);
+bool kv99_read_state_key(struct kv99_reader* reader, struct kv99_state_key* key);
 void kv99_put_state_key(struct kv99_out* out, const struct kv99_state_key* key);
 int kv99_compare_keys(const struct kv99_state_key* a, const struct kv99_state_key* b);
 
@@ -127,8 +127,8 @@ struct kv99_shape {
   unsigned rank;
   uint64_t dimensions[KV99_MAX_RANK];
 };
-bool kv99_shape(struct kv99_reader* reader, struct kv99_shape* shape);
-bool kv99_strides(struct kv99_reader* reader, struct kv99_shape* strides);
+bool kv99_read_shape(struct kv99_reader* reader, struct kv99_shape* shape);
+bool kv99_read_strides(struct kv99_reader* reader, struct kv99_shape* strides);
 void kv99_put_shape(struct kv99_out* out, const struct kv99_shape* shape);
 
 #define KV99_SPAN 28u
@@ -136,7 +136,7 @@ struct kv99_span {
   uint64_t token_start, token_count, plaintext_offset;
   uint32_t plaintext_bytes;
 };
-bool kv99_span(struct kv99_reader* reader, struct kv99_span* span);
+bool kv99_read_span(struct kv99_reader* reader, struct kv99_span* span);
 void kv99_put_span(struct kv99_out* out, const struct kv99_span* span);
 
 enum { KV99_RAW = 1, KV99_LOSSLESS = 2 };
@@ -258,7 +258,7 @@ struct kv99_object_key {
   const uint8_t *salt, *nonce;
   const uint8_t* stats_digest; /* NULL for none */
 };
-void kv99_object_key(const struct kv99_keys* keys, const struct kv99_object_key* parts, uint8_t id[32]);
+void kv99_make_object_key(const struct kv99_keys* keys, const struct kv99_object_key* parts, uint8_t id[32]);
 void kv99_restore_chain_id(struct kv99_bytes manifest_ids, uint8_t id[32]);
 void kv99_rotation_abi(const uint8_t base_abi[32], const uint8_t rotation_id[32], uint8_t id[32]);
 
@@ -278,9 +278,9 @@ struct kv99_input_cut {
   size_t node_count;
 };
 /* @param tokens  u32 little-endian each */
-bool kv99_input_cut(struct kv99* kv, const struct kv99_keys* keys, const uint8_t model_id[32],
-                    const uint8_t family_id[32], struct kv99_bytes pairs, struct kv99_bytes tokens,
-                    struct kv99_input_cut* cut);
+bool kv99_derive_input_cut(struct kv99* kv, const struct kv99_keys* keys, const uint8_t model_id[32],
+                           const uint8_t family_id[32], struct kv99_bytes pairs, struct kv99_bytes tokens,
+                           struct kv99_input_cut* cut);
 
 /* Cut chain. Policy flat: head_tokens is 0 and tail_stride the stride. */
 struct kv99_cut_chain {
@@ -385,7 +385,7 @@ struct kv99_chunk_ref {
   uint64_t epoch;
   uint32_t plaintext_bytes, object_bytes;
 };
-bool kv99_chunk_ref(struct kv99_reader* reader, struct kv99_chunk_ref* ref);
+bool kv99_read_chunk_ref(struct kv99_reader* reader, struct kv99_chunk_ref* ref);
 struct kv99_payload_state {
   struct kv99_state_key key;
   uint32_t ref_count;
@@ -503,7 +503,7 @@ struct kv99_pack_set {
   struct kv99_bytes inventory;
 };
 enum { KV99_AUTHENTICATED = 1, KV99_INTEGRITY, KV99_FRAMING };
-struct kv99_set_entry kv99_set_entry(const struct kv99_pack_set* set, uint64_t index);
+struct kv99_set_entry kv99_read_set_entry(const struct kv99_pack_set* set, uint64_t index);
 /* @param ring  NULL without keys */
 bool kv99_open_set(struct kv99* kv, struct kv99_bytes file, const struct kv99_ring* ring,
                    struct kv99_pack_set* set);
@@ -723,8 +723,8 @@ struct kv99_sink {
 };
 struct kv99_receiver;
 /* Section 8: begin of the sink included. @return NULL after a refusal */
-struct kv99_receiver* kv99_receiver(struct kv99* kv, const struct kv99_begin* begin,
-                                    const struct kv99_handoff_policy* policy, struct kv99_sink* sink);
+struct kv99_receiver* kv99_open_receiver(struct kv99* kv, const struct kv99_begin* begin,
+                                         const struct kv99_handoff_policy* policy, struct kv99_sink* sink);
 bool kv99_receive_declared(struct kv99_receiver* receiver, uint32_t sequence, struct kv99_bytes payload);
 bool kv99_receive_deferred(struct kv99_receiver* receiver, const struct kv99_segment* segment,
                            struct kv99_bytes payload);

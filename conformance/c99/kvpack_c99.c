@@ -348,7 +348,7 @@ static int judge_set(struct work* work) {
   /* Opened without keys first, to learn the epochs. What is wrong with it is said by the second look. */
   if (work->keyed && kv99_open_set(&work->kv, work->file, NULL, &set)) {
     want_epoch(work, set.epoch);
-    for (i = 0; i < set.count; ++i) want_epoch(work, kv99_set_entry(&set, i).epoch);
+    for (i = 0; i < set.count; ++i) want_epoch(work, kv99_read_set_entry(&set, i).epoch);
   }
   if (work->keyed && work->ring.count == 0)
     want_epoch(work, 1); /* a ring has a tenant only with a schedule */

@@ -53,7 +53,8 @@ void kv99_answer_name(struct kv99_call* call, const char* name) {
 }
 
 void kv99_answer_refusal(struct kv99_call* call) {
-  const char* token = kv99_token(call->kv.category);
+  /* HANDOFF.md has a word of its own for this category. */
+  const char* token = call->kv.category == KV99_INVALID_FRAME ? "invalid" : kv99_token(call->kv.category);
   size_t i;
   kv99_answer_raw(call, token, strlen(token));
   kv99_answer_raw(call, ":", 1);

@@ -4,7 +4,7 @@
 #define MAGIC "KVMNF1\0"
 #define LEAST_PAYLOAD_BYTES 10u
 
-bool kv99_chunk_ref(struct kv99_reader* reader, struct kv99_chunk_ref* ref) {
+bool kv99_read_chunk_ref(struct kv99_reader* reader, struct kv99_chunk_ref* ref) {
   return kv99_take(reader, KV99_ID, &ref->content_id) && kv99_take(reader, KV99_ID, &ref->object_key) &&
          kv99_take(reader, KV99_ID, &ref->digest) && kv99_u64(reader, &ref->epoch) &&
          kv99_u32(reader, &ref->plaintext_bytes) && kv99_u32(reader, &ref->object_bytes);
@@ -12,14 +12,14 @@ bool kv99_chunk_ref(struct kv99_reader* reader, struct kv99_chunk_ref* ref) {
 
 static bool payload_state(struct kv99_reader* reader, struct kv99_payload_state* payload) {
   uint32_t i;
-  if (!kv99_state_key(reader, &payload->key) || !kv99_u32(reader, &payload->ref_count)) return false;
+  if (!kv99_read_state_key(reader, &payload->key) || !kv99_u32(reader, &payload->ref_count)) return false;
   if (payload->ref_count == 0 || payload->ref_count > KV99_MAX_STATES)
     return kv99_refuse(reader->kv, KV99_BOUNDS, "state chunk count is outside bounds");
   payload->refs =
       (struct kv99_chunk_ref*)kv99_array(reader, payload->ref_count, KV99_REF, sizeof *payload->refs);
   if (payload->refs == NULL) return false;
   for (i = 0; i < payload->ref_count; ++i)
-    if (!kv99_chunk_ref(reader, &payload->refs[i])) return false;
+    if (!kv99_read_chunk_ref(reader, &payload->refs[i])) return false;
   return true;
 }
 

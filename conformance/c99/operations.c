@@ -33,14 +33,15 @@ static bool state_key_word(struct kv99_call* call, struct kv99_state_key* key) {
   struct kv99_reader reader;
   reader.kv = &call->kv;
   return kv99_bytes_word(call, &reader.rest) &&
-         ((kv99_state_key(&reader, key) && reader.rest.size == 0) || kv99_fault(call, "not a state key"));
+         ((kv99_read_state_key(&reader, key) && reader.rest.size == 0) ||
+          kv99_fault(call, "not a state key"));
 }
 
 static bool span_word(struct kv99_call* call, struct kv99_span* span) {
   struct kv99_reader reader;
   reader.kv = &call->kv;
   reader.rest.size = KV99_SPAN;
-  return kv99_fixed_word(call, KV99_SPAN, &reader.rest.data) && kv99_span(&reader, span);
+  return kv99_fixed_word(call, KV99_SPAN, &reader.rest.data) && kv99_read_span(&reader, span);
 }
 
 static bool codec_word(struct kv99_call* call, unsigned* codec) {
@@ -153,7 +154,7 @@ static bool chunk(struct kv99_call* call) {
   reader.kv = &call->kv;
   reader.rest.size = KV99_REF;
   if (!kv99_bytes_word(call, &family_bytes) || !state_key_word(call, &state) || !span_word(call, &span) ||
-      !kv99_fixed_word(call, KV99_REF, &reader.rest.data) || !kv99_chunk_ref(&reader, &claim.ref) ||
+      !kv99_fixed_word(call, KV99_REF, &reader.rest.data) || !kv99_read_chunk_ref(&reader, &claim.ref) ||
       !kv99_bytes_word(call, &object) || !keys_of(call, claim.ref.epoch, &claim.keys) ||
       !kv99_decode_family(&call->kv, family_bytes, &decoded) ||
       !kv99_family_id(&call->kv, &decoded, family_id))
@@ -312,7 +313,7 @@ static bool input_cut(struct kv99_call* call) {
     return false;
   if (tokens.size % 4 != 0) return kv99_fault(call, "not tokens");
   kv99_domain_hash("kvpack/v1/semantic-model", kv99_bytes_of(model, 160), model_id);
-  if (!kv99_input_cut(&call->kv, keys, model_id, family_hash, pairs, tokens, &cut)) return false;
+  if (!kv99_derive_input_cut(&call->kv, keys, model_id, family_hash, pairs, tokens, &cut)) return false;
   answer_id(call, cut.token_root);
   answer_id(call, cut.auxiliary_root);
   kv99_answer_number(call, cut.token_count);
@@ -409,7 +410,7 @@ static bool object_key(struct kv99_call* call) {
   parts.salt = salted ? salt.data : zero;
   parts.nonce = salted ? nonce.data : zero;
   parts.stats_digest = has_digest ? digest.data : NULL;
-  kv99_object_key(keys, &parts, id);
+  kv99_make_object_key(keys, &parts, id);
   answer_id(call, id);
   return true;
 }
@@ -556,7 +557,7 @@ static bool set_record(struct kv99_call* call) {
     return false;
   if (index >= set.count) return kv99_fault(call, "no such record");
   if (!kv99_set_record(&call->kv, &set, index, &object)) return false;
-  kv99_answer_number(call, kv99_set_entry(&set, index).kind);
+  kv99_answer_number(call, kv99_read_set_entry(&set, index).kind);
   kv99_answer_bytes(call, object);
   return true;
 }
@@ -860,7 +861,7 @@ static bool handoff_receiver(struct kv99_call* call) {
   if (!kv99_word(call, &fails_at)) return false;
   for (i = 0; i < sizeof calls / sizeof *calls; ++i)
     if (kv99_same(fails_at, kv99_text(calls[i]))) sink.fails_at = calls[i];
-  receiver = kv99_receiver(&call->kv, &begin, &policy, &sink);
+  receiver = kv99_open_receiver(&call->kv, &begin, &policy, &sink);
   good = receiver != NULL;
   while (good && kv99_more(call)) good = receiver_op(call, receiver);
   if (call->fault != NULL) return false;

@@ -119,7 +119,7 @@ static struct kv99_set_entry entry_of(const uint8_t* p) {
   return entry;
 }
 
-struct kv99_set_entry kv99_set_entry(const struct kv99_pack_set* set, uint64_t index) {
+struct kv99_set_entry kv99_read_set_entry(const struct kv99_pack_set* set, uint64_t index) {
   return entry_of(set->inventory.data + (size_t)index * KV99_SET_ENTRY);
 }
 
@@ -200,7 +200,7 @@ static bool entries(struct kv99* kv, const struct kv99_pack_set* set, uint64_t i
   uint64_t i, place = KV99_PAGE;
   unsigned packs = 0;
   for (i = 0; i < set->count; ++i) {
-    const struct kv99_set_entry entry = kv99_set_entry(set, i);
+    const struct kv99_set_entry entry = kv99_read_set_entry(set, i);
     if (!entry_fields(kv, set->inventory.data + (size_t)i * KV99_SET_ENTRY)) return false;
     if (entry.offset != place) return kv99_refuse(kv, KV99_BOUNDS, "pack set records are not contiguous");
     if (!entry_size(kv, &entry)) return false;
@@ -211,7 +211,7 @@ static bool entries(struct kv99* kv, const struct kv99_pack_set* set, uint64_t i
     pack_before = entry.identity;
   }
   if (place != inventory_at) return kv99_refuse(kv, KV99_BOUNDS, "pack set records are not contiguous");
-  if (kv99_set_entry(set, set->count - 1).kind != PACK || !is_id(pack_before, set->head))
+  if (kv99_read_set_entry(set, set->count - 1).kind != PACK || !is_id(pack_before, set->head))
     return kv99_refuse(kv, KV99_GRAPH, "pack set does not end with its head pack");
   return true;
 }
@@ -304,7 +304,7 @@ static struct kv99_bytes object_of(const struct kv99_pack_set* set, const struct
 
 bool kv99_set_record(struct kv99* kv, const struct kv99_pack_set* set, uint64_t index,
                      struct kv99_bytes* object) {
-  const struct kv99_set_entry entry = kv99_set_entry(set, index);
+  const struct kv99_set_entry entry = kv99_read_set_entry(set, index);
   *object = object_of(set, &entry);
   if (!kv99_zero(object->data + object->size, (size_t)(padded(entry.bytes) - entry.bytes)))
     return kv99_refuse(kv, KV99_RESERVED, "pack set record padding is nonzero");
@@ -328,7 +328,7 @@ static bool read_packs(struct kv99* kv, const struct kv99_pack_set* set, const s
   chain->count = 0;
   chain->all_readable = true;
   for (i = 0; i < set->count; ++i) {
-    const struct kv99_set_entry entry = kv99_set_entry(set, i);
+    const struct kv99_set_entry entry = kv99_read_set_entry(set, i);
     struct kv99_manifest* manifest = &chain->manifests[chain->count];
     const struct kv99_bytes pack = object_of(set, &entry);
     const struct kv99_keys* keys = NULL;
@@ -409,7 +409,7 @@ static bool inventory_rules(struct kv99* kv, const struct kv99_pack_set* set, co
         const struct kv99_chunk_ref* ref = &m->payloads[i].refs[j];
         struct kv99_set_entry entry;
         if (at >= set->count) return not_canonical(kv);
-        entry = kv99_set_entry(set, at);
+        entry = kv99_read_set_entry(set, at);
         if (entry.kind != CHUNK || !is_id(entry.identity, ref->object_key) ||
             !is_id(entry.digest, ref->digest) || !is_id(entry.relation, ref->content_id) ||
             entry.bytes != ref->object_bytes || entry.epoch != ref->epoch)
@@ -422,7 +422,7 @@ static bool inventory_rules(struct kv99* kv, const struct kv99_pack_set* set, co
         uses[at].pack = pack;
       }
     }
-    if (at >= set->count || kv99_set_entry(set, at).kind != PACK) return not_canonical(kv);
+    if (at >= set->count || kv99_read_set_entry(set, at).kind != PACK) return not_canonical(kv);
     ++at;
   }
   if (at != set->count) return not_canonical(kv);
@@ -437,7 +437,7 @@ static bool chunk_rules(struct kv99* kv, const struct kv99_pack_set* set, const 
                         const struct use* uses, uint8_t (*family_ids)[KV99_ID]) {
   uint64_t i;
   for (i = 0; i < set->count; ++i) {
-    const struct kv99_set_entry entry = kv99_set_entry(set, i);
+    const struct kv99_set_entry entry = kv99_read_set_entry(set, i);
     struct kv99_arena inner = {NULL}, *outer;
     struct kv99_chunk_claim claim;
     struct kv99_chunk_header header;

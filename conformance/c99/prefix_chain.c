@@ -40,9 +40,9 @@ bool kv99_auxiliary_root(struct kv99* kv, const struct kv99_keys* keys, struct k
   return true;
 }
 
-bool kv99_input_cut(struct kv99* kv, const struct kv99_keys* keys, const uint8_t model_id[32],
-                    const uint8_t family_id[32], struct kv99_bytes pairs, struct kv99_bytes tokens,
-                    struct kv99_input_cut* cut) {
+bool kv99_derive_input_cut(struct kv99* kv, const struct kv99_keys* keys, const uint8_t model_id[32],
+                           const uint8_t family_id[32], struct kv99_bytes pairs, struct kv99_bytes tokens,
+                           struct kv99_input_cut* cut) {
   const size_t count = tokens.size / 4;
   const size_t blocks = count / BLOCK_TOKENS + (count % BLOCK_TOKENS != 0);
   struct kv99_prefix_node* nodes;

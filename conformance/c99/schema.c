@@ -21,8 +21,8 @@ static bool kind(struct kv99_reader* reader, struct kv99_schema* schema) {
 
 static bool realized_state(struct kv99_reader* reader, struct kv99_realized_state* state) {
   uint32_t i;
-  if (!kv99_state_key(reader, &state->key) || !kv99_shape(reader, &state->full) ||
-      !kv99_shape(reader, &state->segment) || !kv99_strides(reader, &state->strides) ||
+  if (!kv99_read_state_key(reader, &state->key) || !kv99_read_shape(reader, &state->full) ||
+      !kv99_read_shape(reader, &state->segment) || !kv99_read_strides(reader, &state->strides) ||
       !kv99_u64(reader, &state->logical_start) || !kv99_u64(reader, &state->logical_count) ||
       !kv99_u64(reader, &state->physical_offset) || !kv99_u64(reader, &state->physical_span) ||
       !kv99_u64(reader, &state->complete_physical) || !kv99_u64(reader, &state->absolute_position) ||
@@ -33,7 +33,7 @@ static bool realized_state(struct kv99_reader* reader, struct kv99_realized_stat
   state->spans = (struct kv99_span*)kv99_array(reader, state->span_count, KV99_SPAN, sizeof *state->spans);
   if (state->spans == NULL) return false;
   for (i = 0; i < state->span_count; ++i)
-    if (!kv99_span(reader, &state->spans[i])) return false;
+    if (!kv99_read_span(reader, &state->spans[i])) return false;
   return true;
 }
 
@@ -45,7 +45,7 @@ static bool atomic_group(struct kv99_reader* reader, struct kv99_atomic_group* g
   group->members = (struct kv99_state_key*)kv99_array(reader, group->count, 6, sizeof *group->members);
   if (group->members == NULL) return false;
   for (i = 0; i < group->count; ++i)
-    if (!kv99_state_key(reader, &group->members[i])) return false;
+    if (!kv99_read_state_key(reader, &group->members[i])) return false;
   return true;
 }
 

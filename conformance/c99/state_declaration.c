@@ -8,8 +8,9 @@ bool kv99_decode_declaration(struct kv99* kv, struct kv99_bytes object,
   struct kv99_reader reader;
   return kv99_object_start(kv, object, MAGIC, "unsupported state-schema version",
                            "state-schema reserved field is nonzero", &reader) &&
-         kv99_state_key(&reader, &declaration->key) && kv99_shape(&reader, &declaration->full) &&
-         kv99_shape(&reader, &declaration->segment) && kv99_strides(&reader, &declaration->strides) &&
+         kv99_read_state_key(&reader, &declaration->key) && kv99_read_shape(&reader, &declaration->full) &&
+         kv99_read_shape(&reader, &declaration->segment) &&
+         kv99_read_strides(&reader, &declaration->strides) &&
          kv99_u64(&reader, &declaration->logical_start) && kv99_u64(&reader, &declaration->logical_count) &&
          kv99_u64(&reader, &declaration->absolute_position) && kv99_u64(&reader, &declaration->window) &&
          kv99_u32(&reader, &declaration->atomic_group) && kv99_object_end(&reader) &&

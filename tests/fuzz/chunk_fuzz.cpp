@@ -3,65 +3,18 @@
 // exactly when its frame decodes, and encoding the plaintext again gives the same object.
 #include <cstdlib>
 
-#include "cli/reference_fixtures.h"
+#include "fuzz/finished.h"
 
 namespace kvpack::chunk_fuzz {
+
+using namespace fuzz;
 namespace {
 
 void require(bool holds) {
   if (!holds) std::abort();
 }
 
-const KeySchedule& keys() {
-  static const KeySchedule schedule = fixtures::key_schedule();
-  return schedule;
-}
-
-const IdentifiedFamily& family_of(Codec codec) {
-  static const auto raw = *IdentifiedFamily::create(fixtures::family(Codec::kRaw, DType::kF16));
-  static const auto lossless = *IdentifiedFamily::create(fixtures::family(Codec::kLossless, DType::kF16));
-  return codec == Codec::kRaw ? raw : lossless;
-}
-
-struct Finished {
-  Bytes object;
-  ChunkRef ref;
-  ChunkSpan span;
-  ChunkHeader header;
-  std::optional<Bytes> plaintext;  // nothing when the frame does not decode
-};
-
-// @param header  of `input`, which has been inspected
-Finished finish(ByteSpan input, ChunkHeader header) {
-  Finished f;
-  f.object.assign(input.begin(), input.end());
-  const IdentifiedFamily& family = family_of(header.codec);
-  f.span = {0, 1, 0, header.plaintext_bytes};
-  const ByteSpan frame = input.subspan(kPageBytes, header.frame_bytes);
-  header.key_epoch = keys().epoch();
-  header.tenant = keys().tenant();
-  header.family_id = family.id();
-  header.content_id = Id32::filled(1);
-  if (auto plaintext = decode_codec_frame(header.codec, frame, header.plaintext_bytes);
-      plaintext.has_value()) {
-    f.plaintext = *std::move(plaintext);
-    header.content_id = *chunk_content_id(keys(), family.id(), fixtures::state_key(), f.span, *f.plaintext);
-  }
-  header.object_key = chunk_object_key(keys(), header);
-  const MutableByteSpan object(f.object);
-  const std::size_t sidecar_bytes = load_le<std::uint16_t>(input, kChunkSidecarOffset);
-  detail::write_chunk_header(object.first(kPageBytes), header,
-                             input.subspan(kChunkSidecarOffset + 2, sidecar_bytes));
-  if (header.encrypted)
-    aead_seal(keys().chunk_data_key(header.salt, header.content_id, header.object_key), header.nonce,
-              object.first(kPageBytes), {frame}, object.subspan(kPageBytes, header.payload_bytes));
-  f.ref = {header.content_id, header.object_key,      Id32{sha256(f.object)},
-           header.key_epoch,  header.plaintext_bytes, header.object_bytes};
-  f.header = header;
-  return f;
-}
-
-void check_encoding(const Finished& f) {
+void check_encoding(const FinishedChunk& f) {
   const StateKey state = fixtures::state_key();
   Bytes script(f.header.salt.begin(), f.header.salt.end());
   script.insert(script.end(), f.header.nonce.begin(), f.header.nonce.end());
@@ -102,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!header.has_value()) return 0;
   (void)check_chunk(input, {.keys = &keys()}, scratch);
 
-  const Finished f = finish(input, *header);
+  const FinishedChunk f = finish_chunk(input, *header);
   const auto opened =
       open_chunk(f.object, f.ref, f.span, fixtures::state_key(), family_of(f.header.codec), keys(), scratch);
   require(opened.has_value() == f.plaintext.has_value());

@@ -2,15 +2,12 @@
 // digest and HMAC made to fit. What opens then is the pack that the encoder writes.
 #include <cstdlib>
 
-#include "cli/reference_fixtures.h"
+#include "fuzz/finished.h"
 
 namespace kvpack::pack_fuzz {
-namespace {
 
-const KeySchedule& keys() {
-  static const KeySchedule schedule = fixtures::key_schedule();
-  return schedule;
-}
+using namespace fuzz;
+namespace {
 
 void check(ByteSpan pack) {
   const auto opened = open_pack(pack, keys());
@@ -28,30 +25,12 @@ void check(ByteSpan pack) {
   if (!again.has_value() || !std::ranges::equal(again->bytes, pack)) std::abort();
 }
 
-Bytes finished(ByteSpan input) {
-  Bytes pack(input.begin(), input.end());
-  if (pack.size() < kMinPackBytes) return pack;
-  const MutableByteSpan bytes(pack);
-  const ByteSpan manifest = input.subspan(kPageBytes, input.size() - kMinPackBytes);
-  PackHeader header;
-  header.stored_manifest_bytes = header.manifest_bytes = manifest.size();
-  header.key_epoch = keys().epoch();
-  header.tenant = keys().tenant();
-  header.manifest_id = manifest_id(manifest);
-  std::ranges::fill(bytes.first(kPageBytes), std::uint8_t{0});
-  std::ranges::fill(bytes.last(kPageBytes), std::uint8_t{0});
-  detail::write_pack_header(bytes.first(kPageBytes), header);
-  const Digest32 hmac = detail::pack_hmac(keys(), bytes.first(pack.size() - kPageBytes), header, pack.size());
-  detail::write_pack_footer(bytes.last(kPageBytes), header, pack.size(), hmac);
-  return pack;
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteSpan input(data, size);
   check(input);
-  check(finished(input));
+  check(finish_pack(input));
   return 0;
 }
 

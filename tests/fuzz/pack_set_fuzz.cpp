@@ -2,44 +2,12 @@
 // would end at the seal: what is left is what a forger without the key can reach.
 #include <cstdlib>
 
-#include "support/pack_sets.h"
+#include "fuzz/finished.h"
 
 namespace kvpack::pack_set_fuzz {
-namespace {
 
-/// The input as a holder of the key would finish it, as far as its length allows.
-Bytes repaired(ByteSpan input) {
-  Bytes set(input.begin(), input.end());
-  if (set.size() < kMinPackSetBytes || set.size() % kPageBytes != 0) return set;
-  const MutableByteSpan all(set);
-  const MutableByteSpan footer = all.last(kPageBytes);
-  const auto count = load_le<std::uint64_t>(footer, 16);
-  if (count == 0 || count > 1024) return set;
-  const auto inventory_bytes = static_cast<std::size_t>(count) * kPackSetEntryBytes;
-  const auto padded = static_cast<std::size_t>(round_up(inventory_bytes, kAlignment));
-  if (padded + 2 * kPageBytes > set.size()) return set;
-  const std::size_t inventory_at = set.size() - kPageBytes - padded;
-  store_le<std::uint64_t>(footer, 24, inventory_at);
-  store_le<std::uint64_t>(footer, 32, inventory_bytes);
-  store_le<std::uint64_t>(footer, 40, set.size());
-  detail::store_bytes(all, 64, detail::header_page_digest(all.first(kPageBytes), 64));
-  detail::store_bytes(footer, 128, all.subspan(64, 32));
-  for (std::size_t at = inventory_at; at < inventory_at + inventory_bytes; at += kPackSetEntryBytes) {
-    const auto offset = load_le<std::uint64_t>(all, at + 8);
-    const auto bytes = load_le<std::uint64_t>(all, at + 16);
-    if (offset > set.size() || bytes > set.size() - offset) continue;
-    const auto object = all.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
-    detail::store_bytes(all, at + 64, sha256(object));
-  }
-  MerkleTree tree;
-  for (std::size_t at = inventory_at; at < inventory_at + inventory_bytes; at += kPackSetEntryBytes)
-    tree.add(all.subspan(at, kPackSetEntryBytes));
-  detail::store_bytes(footer, 96, *tree.root());
-  static const KeySchedule keys = fixtures::key_schedule();
-  detail::store_bytes(footer, 160, detail::pack_set_hmac(footer, keys));
-  detail::store_bytes(footer, 192, detail::pack_set_seal(footer));
-  return set;
-}
+using namespace fuzz;
+namespace {
 
 void check(ByteSpan set) {
   static const KeyRing ring = fixtures::key_ring();
@@ -65,7 +33,7 @@ void check(ByteSpan set) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size > (std::size_t{1} << 20)) return 0;
   check({data, size});
-  check(repaired({data, size}));
+  check(finish_pack_set({data, size}));
   return 0;
 }
 

@@ -36,7 +36,7 @@ def main():
         return 1
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        runs = [pool.submit(run_one, p, corpus / p.name.removesuffix("_fuzz"), args.seconds, finds) for p in programs]
+        runs = [pool.submit(run_one, p, corpus / p.name.removesuffix("_fuzz").removeprefix("c99_"), args.seconds, finds) for p in programs]
         for run in runs:
             name, code, executed, output = run.result()
             print(f"{name:32} {'ok' if code == 0 else 'FAILED'}  {executed} inputs", flush=True)
