@@ -92,16 +92,9 @@ static bool record(struct kv99* kv, struct kv99_ranges* ranges, const struct ran
   return true;
 }
 
-static size_t component_of(const struct kv99_begin* begin, struct kv99_bytes id) {
-  size_t i;
-  for (i = 0; i < begin->component_count; ++i)
-    if (kv99_same(begin->components[i].id, id)) break;
-  return i;
-}
-
 bool kv99_check_segment(struct kv99* kv, const struct kv99_begin* begin, const struct kv99_segment* segment,
                         struct kv99_ranges* ranges) {
-  const size_t component = component_of(begin, segment->component_id);
+  const size_t component = kv99_component_of(begin, segment->component_id);
   struct range range;
   uint64_t bytes, width, end;
   if (component == begin->component_count || segment->logical_count == 0 ||
@@ -212,7 +205,7 @@ static bool accept(struct kv99_receiver* r, const struct kv99_segment* segment, 
   ++r->sink->segments;
   if (r->sink->ready != NULL) r->sink->ready(r->sink->context, segment, payload);
   if (!sink_call(r, "segment_ready")) return stop(r);
-  component = component_of(r->begin, segment->component_id);
+  component = kv99_component_of(r->begin, segment->component_id);
   if (component < r->begin->component_count) r->seen[component] = true;
   ++r->next;
   return true;
@@ -228,7 +221,7 @@ bool kv99_receive_declared(struct kv99_receiver* r, uint32_t sequence, struct kv
 
 /* What the schedule of a cut is compared with. */
 static bool remember_target(struct kv99_receiver* r, const struct kv99_segment* segment) {
-  const size_t component = component_of(r->begin, segment->component_id);
+  const size_t component = kv99_component_of(r->begin, segment->component_id);
   struct kv99_arena* outer = r->kv->arena;
   void* targets = r->targets;
   bool grown;
@@ -349,7 +342,7 @@ static bool cut_rules(struct kv99_receiver* r, uint64_t cut) {
                              declared ? differs : "delta prefix cut cannot form a span schedule");
   for (i = 0; i < (declared ? r->begin->segment_count : r->target_count); ++i) {
     const struct kv99_segment* row = declared ? &r->begin->segments[i] : &r->targets[i];
-    const size_t component = component_of(r->begin, row->component_id);
+    const size_t component = kv99_component_of(r->begin, row->component_id);
     if (component == r->begin->component_count || r->begin->components[component].kind != KV99_TARGET_KV)
       continue;
     if (at == count || !same_row(row, &rows[at], declared))

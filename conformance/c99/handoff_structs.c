@@ -1,5 +1,6 @@
 /* docs/protocol/handoff.md, sections 3 to 5: tags, the structs, their typed parse and canonical form, and the
  * begin. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "kv99.h"
@@ -179,6 +180,28 @@ static bool parse_multimodal(const struct kv99_json* json, uint32_t node, struct
          text_of(json, node, "projector_sha256", &begin->multimodal.projector);
 }
 
+static int by_id(const void* a, const void* b) {
+  const struct kv99_component* left = *(const struct kv99_component* const*)a;
+  const struct kv99_component* right = *(const struct kv99_component* const*)b;
+  const int order = kv99_compare(left->id, right->id);
+  if (order != 0) return order;
+  return left < right ? -1 : left > right; /* of one array */
+}
+
+size_t kv99_component_of(const struct kv99_begin* begin, struct kv99_bytes id) {
+  size_t low = 0, high = begin->component_count;
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    if (kv99_compare(begin->by_id[middle]->id, id) < 0) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  if (low == begin->component_count || !kv99_same(begin->by_id[low]->id, id)) return begin->component_count;
+  return (size_t)(begin->by_id[low] - begin->components);
+}
+
 static size_t elements(const struct kv99_json* json, uint32_t array) {
   size_t count = 0;
   uint32_t node;
@@ -220,11 +243,15 @@ bool kv99_parse_begin(struct kv99* kv, const struct kv99_json* json, uint32_t no
   begin->segment_count = elements(json, segments);
   begin->components =
       (struct kv99_component*)kv99_alloc(kv, begin->component_count, sizeof *begin->components);
+  begin->by_id = (const struct kv99_component**)kv99_alloc(kv, begin->component_count, sizeof *begin->by_id);
   begin->tokens = (uint32_t*)kv99_alloc(kv, begin->token_count, sizeof *begin->tokens);
   begin->segments = (struct kv99_segment*)kv99_alloc(kv, begin->segment_count, sizeof *begin->segments);
-  if (begin->components == NULL || begin->tokens == NULL || begin->segments == NULL) return false;
+  if (begin->components == NULL || begin->by_id == NULL || begin->tokens == NULL || begin->segments == NULL)
+    return false;
   for (i = 0, at = components + 1; i < begin->component_count; ++i, at = json->nodes[at].next)
     if (!parse_component(json, at, &begin->components[i])) return not_typed(kv, "begin manifest");
+  for (i = 0; i < begin->component_count; ++i) begin->by_id[i] = &begin->components[i];
+  qsort(begin->by_id, begin->component_count, sizeof *begin->by_id, by_id);
   for (i = 0, at = tokens + 1; i < begin->token_count; ++i, at = json->nodes[at].next) {
     if (!is(json, at, KV99_JSON_UNSIGNED) || json->nodes[at].value > UINT32_MAX)
       return not_typed(kv, "begin manifest");
@@ -383,12 +410,10 @@ static bool identity_rules(struct kv99* kv, const struct kv99_begin* begin) {
 
 static bool component_rules(struct kv99* kv, const struct kv99_begin* begin) {
   bool target = false;
-  size_t i, j;
+  size_t i;
   for (i = 0; i < begin->component_count; ++i) {
     const struct kv99_component* component = &begin->components[i];
-    bool repeated = false;
-    for (j = 0; j < i && !repeated; ++j) repeated = kv99_same(component->id, begin->components[j].id);
-    if (component->id.size == 0 || repeated)
+    if (component->id.size == 0 || kv99_component_of(begin, component->id) != i)
       return kv99_refuse(kv, KV99_VALIDATION, "empty or duplicate component id");
     if (!digest(kv, component->identity, "component identity digest must be lowercase SHA-256")) return false;
     target = target || (component->kind == KV99_TARGET_KV && component->required);
@@ -399,12 +424,13 @@ static bool component_rules(struct kv99* kv, const struct kv99_begin* begin) {
 /* Row 12. */
 static bool dflash_rule(struct kv99* kv, const struct kv99_begin* begin) {
   bool required = false, present = false;
-  size_t i, j;
-  for (i = 0; i < begin->component_count; ++i) {
-    if (begin->components[i].kind != KV99_DFLASH_CONTEXT) continue;
-    required = required || begin->components[i].required;
-    for (j = 0; j < begin->segment_count && !present; ++j)
-      present = kv99_same(begin->segments[j].component_id, begin->components[i].id);
+  size_t i;
+  for (i = 0; i < begin->component_count; ++i)
+    required =
+        required || (begin->components[i].kind == KV99_DFLASH_CONTEXT && begin->components[i].required);
+  for (i = 0; i < begin->segment_count && !present; ++i) {
+    const size_t component = kv99_component_of(begin, begin->segments[i].component_id);
+    present = component < begin->component_count && begin->components[component].kind == KV99_DFLASH_CONTEXT;
   }
   return begin->deferred || !required || present ||
          kv99_refuse(kv, KV99_VALIDATION, "required DFlash component has no segments");

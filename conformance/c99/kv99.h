@@ -632,6 +632,7 @@ struct kv99_multimodal {
 };
 struct kv99_begin {
   struct kv99_component* components;
+  const struct kv99_component** by_id; /* the same in the order of their ids, of equal ones the first first */
   size_t component_count;
   uint64_t created, expires, generation, key_epoch;
   bool deferred, has_multimodal;
@@ -650,6 +651,8 @@ struct kv99_seal {
 };
 /* The typed parse of one value; a refusal is json. */
 bool kv99_parse_begin(struct kv99* kv, const struct kv99_json* json, uint32_t node, struct kv99_begin* begin);
+/* The index of the first component of that id, or component_count. */
+size_t kv99_component_of(const struct kv99_begin* begin, struct kv99_bytes id);
 bool kv99_parse_segment(struct kv99* kv, const struct kv99_json* json, uint32_t node,
                         struct kv99_segment* segment);
 bool kv99_parse_seal(struct kv99* kv, const struct kv99_json* json, uint32_t node, struct kv99_seal* seal);
