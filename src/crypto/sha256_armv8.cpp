@@ -68,12 +68,12 @@ KVPACK_INLINE void compress_armv8(uint32_t* const* lanes, const uint8_t* const* 
 
 }  // namespace
 
-void kvpack_sha256_armv8_1(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
+void kvsha256_armv8_1(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
   compress_armv8<1, 1>(states, messages, blocks);
 }
-void kvpack_sha256_armv8_2(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
+void kvsha256_armv8_2(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
   compress_armv8<2, 1>(states, messages, blocks);
 }
-void kvpack_sha256_armv8_2_same(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
+void kvsha256_armv8_2_same(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
   compress_armv8<1, 2>(states, messages, blocks);
 }

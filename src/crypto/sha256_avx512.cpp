@@ -88,7 +88,7 @@ KVPACK_INLINE void rounds_from(__m512i (&s)[8], __m512i (&w)[16]) {
 
 }  // namespace
 
-void kvpack_sha256_avx512_16(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
+void kvsha256_avx512_16(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
   const __m512i big_endian = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203));
   __m512i rows[16];
   for (int lane = 0; lane < kWideLanes; ++lane)

@@ -5,9 +5,9 @@
 ///
 /// All have one form. Each lane is one hash state, eight words a to h, and one message of whole blocks of 64
 /// bytes at any alignment; lanes may read the same bytes, and no two lanes share a state. The number of lanes
-/// is in the name. A
-/// `_same` function advances two states over one message, whose schedule it computes once. Time and memory
-/// accesses depend on the number of blocks alone.
+/// is in the name. A `_same` function advances two states over one message, whose schedule it computes once.
+/// Time and memory accesses depend on the number of blocks alone. The names do not begin as those that the
+/// shared library exports.
 #pragma once
 
 #include <stddef.h>
@@ -15,24 +15,24 @@
 
 extern "C" {
 
-using kvpack_sha256_blocks = void(uint32_t* const* states, const uint8_t* const* messages, size_t blocks);
+using kvsha256_blocks = void(uint32_t* const* states, const uint8_t* const* messages, size_t blocks);
 
 // Plain C++, any machine.
-kvpack_sha256_blocks kvpack_sha256_plain_1;
+kvsha256_blocks kvsha256_plain_1;
 
 // x86: SHA, SSE4.1, AVX2.
-kvpack_sha256_blocks kvpack_sha256_shani_1;
-kvpack_sha256_blocks kvpack_sha256_shani_2;
-kvpack_sha256_blocks kvpack_sha256_shani_3;
-kvpack_sha256_blocks kvpack_sha256_shani_4;
-kvpack_sha256_blocks kvpack_sha256_shani_2_same;
+kvsha256_blocks kvsha256_shani_1;
+kvsha256_blocks kvsha256_shani_2;
+kvsha256_blocks kvsha256_shani_3;
+kvsha256_blocks kvsha256_shani_4;
+kvsha256_blocks kvsha256_shani_2_same;
 
 // x86: AVX-512 F, BW, VL, with the zmm registers enabled by the operating system.
-kvpack_sha256_blocks kvpack_sha256_avx512_16;
+kvsha256_blocks kvsha256_avx512_16;
 
 // Armv8: SHA2.
-kvpack_sha256_blocks kvpack_sha256_armv8_1;
-kvpack_sha256_blocks kvpack_sha256_armv8_2;
-kvpack_sha256_blocks kvpack_sha256_armv8_2_same;
+kvsha256_blocks kvsha256_armv8_1;
+kvsha256_blocks kvsha256_armv8_2;
+kvsha256_blocks kvsha256_armv8_2_same;
 
 }  // extern "C"

@@ -55,7 +55,7 @@ inline void compress_plain(uint32_t* state, const uint8_t* block) {
 
 }  // namespace
 
-void kvpack_sha256_plain_1(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
+void kvsha256_plain_1(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
   uint32_t* const state = states[0];
   const uint8_t* message = messages[0];
   for (; blocks != 0; --blocks, message += 64) compress_plain(state, message);

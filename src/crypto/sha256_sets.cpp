@@ -15,34 +15,34 @@ constexpr std::array<std::uint32_t, 8> kInitialWords{0x6a09e667, 0xbb67ae85, 0x3
 
 /// Compression functions that belong together; all but the first may be missing.
 struct BlockFunctions {
-  kvpack_sha256_blocks* one = nullptr;
-  kvpack_sha256_blocks* two = nullptr;
-  kvpack_sha256_blocks* three = nullptr;
-  kvpack_sha256_blocks* four = nullptr;
-  kvpack_sha256_blocks* sixteen = nullptr;
-  kvpack_sha256_blocks* two_same = nullptr;
+  kvsha256_blocks* one = nullptr;
+  kvsha256_blocks* two = nullptr;
+  kvsha256_blocks* three = nullptr;
+  kvsha256_blocks* four = nullptr;
+  kvsha256_blocks* sixteen = nullptr;
+  kvsha256_blocks* two_same = nullptr;
   std::size_t sixteen_from = 0;  ///< Lanes from which sixteen, some of them idle, beat the others.
 };
 
-constexpr BlockFunctions kPlainBlocks{.one = &kvpack_sha256_plain_1};
+constexpr BlockFunctions kPlainBlocks{.one = &kvsha256_plain_1};
 #if defined(__x86_64__)
-constexpr BlockFunctions kShaniBlocks{.one = &kvpack_sha256_shani_1,
-                                      .two = &kvpack_sha256_shani_2,
-                                      .three = &kvpack_sha256_shani_3,
-                                      .four = &kvpack_sha256_shani_4,
-                                      .two_same = &kvpack_sha256_shani_2_same};
-constexpr BlockFunctions kAvx512Blocks{.one = &kvpack_sha256_shani_1,
-                                       .two = &kvpack_sha256_shani_2,
-                                       .three = &kvpack_sha256_shani_3,
-                                       .four = &kvpack_sha256_shani_4,
-                                       .sixteen = &kvpack_sha256_avx512_16,
-                                       .two_same = &kvpack_sha256_shani_2_same,
+constexpr BlockFunctions kShaniBlocks{.one = &kvsha256_shani_1,
+                                      .two = &kvsha256_shani_2,
+                                      .three = &kvsha256_shani_3,
+                                      .four = &kvsha256_shani_4,
+                                      .two_same = &kvsha256_shani_2_same};
+constexpr BlockFunctions kAvx512Blocks{.one = &kvsha256_shani_1,
+                                       .two = &kvsha256_shani_2,
+                                       .three = &kvsha256_shani_3,
+                                       .four = &kvsha256_shani_4,
+                                       .sixteen = &kvsha256_avx512_16,
+                                       .two_same = &kvsha256_shani_2_same,
                                        .sixteen_from = 11};
 constexpr BlockFunctions kAvx512PlainBlocks{
-    .one = &kvpack_sha256_plain_1, .sixteen = &kvpack_sha256_avx512_16, .sixteen_from = 2};
+    .one = &kvsha256_plain_1, .sixteen = &kvsha256_avx512_16, .sixteen_from = 2};
 #elif defined(__aarch64__)
 constexpr BlockFunctions kArmv8Blocks{
-    .one = &kvpack_sha256_armv8_1, .two = &kvpack_sha256_armv8_2, .two_same = &kvpack_sha256_armv8_2_same};
+    .one = &kvsha256_armv8_1, .two = &kvsha256_armv8_2, .two_same = &kvsha256_armv8_2_same};
 #endif
 
 /// A state and what is left of its message.
@@ -55,7 +55,7 @@ std::size_t block_fill(Sha256State& state) {
   return static_cast<std::size_t>(Parts::bytes(state) % kBlockBytes);
 }
 
-void compress_block(kvpack_sha256_blocks* one, Sha256State& state) {
+void compress_block(kvsha256_blocks* one, Sha256State& state) {
   std::uint32_t* const words = Parts::words(state).data();
   const std::uint8_t* const block = Parts::block(state).data();
   one(&words, &block, 1);
@@ -63,7 +63,7 @@ void compress_block(kvpack_sha256_blocks* one, Sha256State& state) {
 
 /// Completes the block that the last message has left incomplete, as far as this one reaches. @return the
 /// rest
-ByteSpan complete_block(kvpack_sha256_blocks* one, Sha256State& state, ByteSpan message) {
+ByteSpan complete_block(kvsha256_blocks* one, Sha256State& state, ByteSpan message) {
   const std::size_t fill = block_fill(state);
   if (fill == 0) return message;
   const ByteSpan head = message.first(std::min(message.size(), kBlockBytes - fill));
@@ -80,7 +80,7 @@ void keep_tail(Sha256State& state, ByteSpan tail) {
 }
 
 /// Runs `function` over the common number of whole blocks of these lanes.
-void compress_lanes(kvpack_sha256_blocks* function, std::span<Lane> lanes) {
+void compress_lanes(kvsha256_blocks* function, std::span<Lane> lanes) {
   std::array<std::uint32_t*, kMaxSha256Lanes> states{};
   std::array<const std::uint8_t*, kMaxSha256Lanes> messages{};
   std::size_t blocks = lanes[0].rest.size() / kBlockBytes;
@@ -97,7 +97,7 @@ void compress_lanes(kvpack_sha256_blocks* function, std::span<Lane> lanes) {
 }
 
 /// The same for sixteen lanes of which some idle: they hash the first message into states that nobody reads.
-void compress_sixteen(kvpack_sha256_blocks* sixteen, std::span<Lane> lanes) {
+void compress_sixteen(kvsha256_blocks* sixteen, std::span<Lane> lanes) {
   std::array<Sha256State, kMaxSha256Lanes> idle;
   std::array<Lane, kMaxSha256Lanes> all;
   for (std::size_t i = 0; i < all.size(); ++i) {

@@ -87,18 +87,18 @@ KVPACK_INLINE void compress_shani(uint32_t* const* lanes, const uint8_t* const* 
 
 }  // namespace
 
-void kvpack_sha256_shani_1(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
+void kvsha256_shani_1(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
   compress_shani<1, 1>(states, messages, blocks);
 }
-void kvpack_sha256_shani_2(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
+void kvsha256_shani_2(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
   compress_shani<2, 1>(states, messages, blocks);
 }
-void kvpack_sha256_shani_3(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
+void kvsha256_shani_3(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
   compress_shani<3, 1>(states, messages, blocks);
 }
-void kvpack_sha256_shani_4(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
+void kvsha256_shani_4(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
   compress_shani<4, 1>(states, messages, blocks);
 }
-void kvpack_sha256_shani_2_same(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
+void kvsha256_shani_2_same(uint32_t* const* states, const uint8_t* const* messages, size_t blocks) {
   compress_shani<1, 2>(states, messages, blocks);
 }

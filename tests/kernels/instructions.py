@@ -14,10 +14,10 @@ import sys
 import tempfile
 
 MEMBERS = {
-    "sha256_plain.cpp.o": ["kvpack_sha256_plain_1"],
-    "sha256_shani.cpp.o": ["kvpack_sha256_shani_1", "kvpack_sha256_shani_2", "kvpack_sha256_shani_2_same",
-                           "kvpack_sha256_shani_3", "kvpack_sha256_shani_4"],
-    "sha256_avx512.cpp.o": ["kvpack_sha256_avx512_16"],
+    "sha256_plain.cpp.o": ["kvsha256_plain_1"],
+    "sha256_shani.cpp.o": ["kvsha256_shani_1", "kvsha256_shani_2", "kvsha256_shani_2_same",
+                           "kvsha256_shani_3", "kvsha256_shani_4"],
+    "sha256_avx512.cpp.o": ["kvsha256_avx512_16"],
 }
 # What each kernel is made for: a build without its flags would not show it.
 MUST_HAVE = {"sha256_shani.cpp.o": r"^sha256rnds2", "sha256_avx512.cpp.o": r"%zmm"}
