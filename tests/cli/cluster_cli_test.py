@@ -62,7 +62,9 @@ class Receiver:
         self.process.communicate()
 
 
-class Cluster(unittest.TestCase):
+class Pair(unittest.TestCase):
+    """An enrolled sender and receiver, each with a store."""
+
     def setUp(self):
         self.temporary = tempfile.TemporaryDirectory()
         self.addCleanup(self.temporary.cleanup)
@@ -119,6 +121,8 @@ class Cluster(unittest.TestCase):
         self.assertEqual(self.cuts(self.receiving), [(tokens, "available") for tokens in cuts])
         run(KVPACK, "store", "fsck", self.receiving, "--deep", "--key", self.folder / "store.key", "--tenant-id", TENANT)
 
+
+class Cluster(Pair):
     def test_a_whole_session_arrives(self):
         self.save(self.sending, 600)
         with self.receiver("--inbox", "--once") as receiver:

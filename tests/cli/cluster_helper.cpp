@@ -1,17 +1,25 @@
 // What the tests of `send` and `receive` need around the tool: an enrolled pair, Muse cuts whose every row
 // tells layer, side and token, and the digests of what a store holds.
 //
-//   cluster_helper enroll FOLDER                                    keys, certificates, both configurations,
-//   identity cluster_helper save STORE KEY TENANT IDENTITY TOKENS COUNT [VOCABULARY] cluster_helper digest
-//   STORE KEY TENANT IDENTITY TOKENS          of the deepest cut, plane by plane
+//   cluster_helper enroll FOLDER
+//       keys, certificates, both configurations, identity
+//   cluster_helper save STORE KEY TENANT IDENTITY TOKENS COUNT [VOCABULARY]
+//   cluster_helper digest STORE KEY TENANT IDENTITY TOKENS
+//       of the deepest cut, plane by plane
+//   cluster_helper stop-in prepare|commit FOLDER
+//       a receiver whose engine goes to sleep in that call and never wakes
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <thread>
 
 #include "kvpack/core/canonical_json.h"
 #include "kvpack/muse/prefix_cache.h"
+#include "kvpack/muse/span_schedule.h"
+#include "kvpack/net/receiver.h"
 #include "net/tls_certificates.h"
 
 namespace kvpack {
@@ -245,8 +253,57 @@ Status digest(Store& store, const muse::TargetModel& model, const std::string& t
   return success();
 }
 
+void say(std::string_view kind, std::string_view address = {}) {
+  JsonValue line = JsonValue::object();
+  line.set("kind", kind);
+  if (!address.empty()) line.set("address", address);
+  std::cout << canonical_json_text(line) << std::endl;
+}
+
+// An engine that says where it has come to, and stays there until its process is killed.
+class SleepingEngine final : public handoff::Sink, public net::ReceiverHost {
+ public:
+  explicit SleepingEngine(std::string where) : where_(std::move(where)) {}
+
+  Result<net::Admission> admit(const handoff::BeginFrame&) override { return net::Admission{this, nullptr}; }
+  void ended(const net::AttemptReceipt& receipt) noexcept override {
+    std::cerr << net::receipt_json(receipt) << std::endl;
+  }
+  Status begin(const handoff::ValidatedBegin&) override { return success(); }
+  Status segment_ready(handoff::VerifiedSegment&) override { return success(); }
+  Status prepare_commit(const handoff::VerifiedSeal&) override {
+    sleep_in("prepare");
+    return success();
+  }
+  Result<handoff::CommittedGeneration> commit() override {
+    sleep_in("commit");
+    return fail(ErrorCode::kState, "the engine woke up");
+  }
+  void abort() noexcept override {}
+
+ private:
+  void sleep_in(std::string_view call) const {
+    if (call != where_) return;
+    say(call);
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+  std::string where_;
+};
+
+Status stop_in(const std::string& where, const std::string& folder) {
+  SystemFileSystem fs;
+  const SystemClock clock;
+  SleepingEngine engine(where);
+  KVPACK_TRY_ASSIGN(net::ReceiverConfig config, net::load_receiver_config(fs, folder + "/receiver.json"));
+  KVPACK_TRY_ASSIGN(const auto receiver,
+                    net::Receiver::bind(fs, clock, std::move(config), {}, muse::span_schedule, engine));
+  say("listening", receiver->address().text());
+  return receiver->run();
+}
+
 Status run(const std::vector<std::string>& words) {
   if (words.size() == 2 && words[0] == "enroll") return enroll(words[1]);
+  if (words.size() == 3 && words[0] == "stop-in") return stop_in(words[1], words[2]);
   const bool saves = words.size() >= 7 && words[0] == "save";
   if (!saves && (words.size() != 6 || words[0] != "digest"))
     return fail(ErrorCode::kState, "see the head of the source");

@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -28,11 +30,17 @@ class KeepingSink final : public handoff::testing::RecordingSink {
     place.push_back(parts_.back());
     return success();
   }
+  Status segment_ready(handoff::VerifiedSegment& segment) override {
+    KVPACK_TRY(RecordingSink::segment_ready(segment));
+    if (on_segment) on_segment();
+    return success();
+  }
   Bytes payload() const {
     Bytes out;
     for (const Bytes& part : parts_) out.insert(out.end(), part.begin(), part.end());
     return out;
   }
+  std::function<void()> on_segment{};
 
  private:
   std::vector<Bytes> parts_;
@@ -46,6 +54,12 @@ class RecordingHost final : public ReceiverHost {
     admitted_.push_back(begin.manifest.generation);
     changed_.notify_all();
     sinks_.push_back(std::make_unique<KeepingSink>(fails_at));
+    installed_[begin.manifest.generation] = 0;
+    sinks_.back()->on_segment = [this, generation = begin.manifest.generation] {
+      const std::scoped_lock segment_lock(mutex_);
+      ++installed_[generation];
+      changed_.notify_all();
+    };
     return Admission{sinks_.back().get(), expected};
   }
   void ended(const AttemptReceipt& receipt) noexcept override {
@@ -72,6 +86,15 @@ class RecordingHost final : public ReceiverHost {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(30), [&] { return !admitted_.empty(); });
   }
+  // Until the transfer of this generation has been admitted, and so many of its segments have been verified:
+  // the receiver has then read all frames up to there.
+  bool wait_for_segments(std::uint64_t generation, std::size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(30), [&] {
+      const auto found = installed_.find(generation);
+      return found != installed_.end() && found->second >= count;
+    });
+  }
   // Generations in the order of their admission.
   std::vector<std::uint64_t> admitted() {
     const std::scoped_lock lock(mutex_);
@@ -90,6 +113,7 @@ class RecordingHost final : public ReceiverHost {
   std::condition_variable changed_;
   std::vector<AttemptReceipt> receipts_;
   std::vector<std::uint64_t> admitted_;
+  std::map<std::uint64_t, std::size_t> installed_;  // segments of each generation
   std::vector<std::unique_ptr<KeepingSink>> sinks_;
 };
 
@@ -135,7 +159,8 @@ class Cluster : public ::testing::Test {
 
   Result<std::unique_ptr<Receiver>> bind() {
     clock_.hold();
-    auto receiver = Receiver::bind(fs_, clock_, receiver_config_, settings_, muse::span_schedule, host_);
+    auto receiver = Receiver::bind(*receiver_fs_, clock_, receiver_config_, settings_, muse::span_schedule,
+                                   *receiver_host_);
     clock_.go_on();
     return receiver;
   }
@@ -164,6 +189,7 @@ class Cluster : public ::testing::Test {
   }
 
   SystemFileSystem fs_;
+  FileSystem* receiver_fs_ = &fs_;
   PatientClock clock_;
   kvpack::testing::TempDirectory folder_;
   Authority authority_;
@@ -172,6 +198,7 @@ class Cluster : public ::testing::Test {
   ProducerConfig producer_config_;
   OutgoingTransfer transfer_;
   RecordingHost host_;
+  ReceiverHost* receiver_host_ = &host_;
   std::unique_ptr<Receiver> receiver_;
   std::thread thread_;
 };
