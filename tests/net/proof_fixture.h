@@ -108,9 +108,11 @@ class ProofCluster : public Cluster {
   // A condition that another thread brings about.
   template <class Condition>
   static bool eventually(const Condition& condition) {
-    for (int i = 0; i < 30'000 && !condition(); ++i)
+    for (int i = 0; i < 30'000; ++i) {
+      if (condition()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return condition();
+    }
+    return false;
   }
 
   // ---- a peer that writes what it likes

@@ -176,8 +176,9 @@ TEST_F(RefusalProof, WhatIsNoTls) {
 }
 
 TEST_F(RefusalProof, APortScan) {
-  start();
   constexpr std::size_t kKnocks = 100;
+  settings_.max_connections = 2 * kKnocks;
+  start();
   for (std::size_t i = 0; i < kKnocks; ++i) {
     Descriptor socket = dial_loopback(producer_config_.receiver.port);
     if (i % 2 == 1) socket.reset();
@@ -189,8 +190,9 @@ TEST_F(RefusalProof, APortScan) {
     return counters.accepted >= kKnocks / 2 && counters.open_connections == 0 &&
            ended(AttemptEnd::kHandshake) + ended(AttemptEnd::kExcess) == counters.accepted;
   }));
-  ASSERT_TRUE(eventually([&] { return outcome() == "acknowledged"; }));
-  EXPECT_EQ(receiver_->counters().ends[static_cast<std::size_t>(AttemptEnd::kCommitted)], 1U);
+  EXPECT_EQ(outcome(), "acknowledged");
+  EXPECT_TRUE(eventually(
+      [&] { return receiver_->counters().ends[static_cast<std::size_t>(AttemptEnd::kCommitted)] == 1; }));
 }
 
 TEST_F(RefusalProof, TwoHundredSilentConnections) {
