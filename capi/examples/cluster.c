@@ -302,8 +302,11 @@ static int serve(const char* receiver_config, const char* producer_config) {
 
 static int write_model(const char* path) {
   FILE* file = fopen(path, "wb");
+  int good;
   if (file == NULL) return 1;
-  return (fwrite(kModel, sizeof(kModel) - 1, 1, file) == 1) & (fclose(file) == 0) ? 0 : 1;
+  good = fwrite(kModel, sizeof(kModel) - 1, 1, file) == 1;
+  good = fclose(file) == 0 && good;
+  return good ? 0 : 1;
 }
 
 int main(int argc, char** argv) {
