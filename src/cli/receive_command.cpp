@@ -197,7 +197,9 @@ int run_on_store(const Environment& environment, const ReceiveOptions& options, 
   const Status served = receiver->run();
   deadline.cancel();
   if (!served.has_value()) return reporter.failure(served.error(), options.config_file);
-  if (!receiving.terms.count || host.counted() == *receiving.terms.count) return host.exit_code();
+  // Ended by a signal: what single transfers came to has been told.
+  if (!receiving.terms.count) return kExitDone;
+  if (host.counted() == *receiving.terms.count) return host.exit_code();
   if (deadline.has_lapsed()) return reporter.failure(teller.nobody_came(), options.config_file);
   return reporter.failure(fail(ErrorCode::kIo, "stopped before all transfers had come"), options.config_file);
 }
@@ -231,7 +233,7 @@ std::string prefill_prose(const net::PrefillReceipt& fetched) {
 
 /// Asks the resident producer for what --tokens names.
 int run_asking(const Environment& environment, const ReceiveOptions& options, const Receiving& receiving,
-                Store& store) {
+               Store& store) {
   const Reporter reporter(*environment.common);
   AttemptTeller teller(*environment.common);
   const SystemClock clock;

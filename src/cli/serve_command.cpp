@@ -149,7 +149,9 @@ int run_on_serving_store(const Environment& environment, const ServeOptions& opt
   announce_listening(environment, server->address().text());
   const Status served = server->run();
   if (!served.has_value()) return reporter.failure(served.error(), options.config_file);
-  if (!serving.count || producer.counted() == *serving.count) return producer.exit_code();
+  // Ended by a signal: what single requests came to has been told.
+  if (!serving.count) return kExitDone;
+  if (producer.counted() == *serving.count) return producer.exit_code();
   return reporter.failure(fail(ErrorCode::kIo, "stopped before all requests had come"), options.config_file);
 }
 

@@ -241,6 +241,13 @@ class Cluster(Pair):
                 self.assertEqual(receiver.end(number), DONE)
         self.assert_nothing_half_done([])
 
+    def test_a_refused_transfer_is_no_failure_of_the_inbox(self):
+        self.save(self.sending, 600)
+        with self.receiver("--inbox") as receiver:
+            self.send(600, "--prefix-cut", 256, code=REFUSED)
+            self.assertEqual(receiver.receipt()["end"], "verify")
+            self.assertEqual(receiver.end(signal.SIGTERM), DONE)
+
     def test_receipts_are_kept(self):
         self.save(self.sending, 300)
         (self.folder / "local.json").write_text(

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import unittest
@@ -19,6 +20,13 @@ spec.loader.exec_module(cluster)
 SUSPECT_ENGINE = 75
 
 
+def free_port():
+    """Of a receiver that a producer is told of, which has to name its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 class Producer:
     """A resident producer, once it listens."""
 
@@ -28,7 +36,7 @@ class Producer:
         first = json.loads(line) if line else {}
         if first.get("kind") != "listening":
             raise AssertionError(f"no producer: {line} {self.process.communicate()}")
-        c.settings("receiver.json", advertised_receiver_host="127.0.0.1",
+        c.settings("receiver.json", listen=f"127.0.0.1:{free_port()}", advertised_receiver_host="127.0.0.1",
                    producer_control={"address": first["address"], "server_name": "localhost"})
 
     def line(self):
@@ -135,7 +143,7 @@ class Control(unittest.TestCase):
                     code=cluster.USAGE)
 
     def test_nobody_answers(self):
-        self.c.settings("receiver.json", advertised_receiver_host="127.0.0.1",
+        self.c.settings("receiver.json", listen=f"127.0.0.1:{free_port()}", advertised_receiver_host="127.0.0.1",
                         producer_control={"address": "127.0.0.1:1", "server_name": "localhost"})
         self.assertEqual(self.error_of(self.asked_for(3), code=cluster.IO)["phase"], "producer control channel")
 
