@@ -1,6 +1,6 @@
-// What a control server reads off a connection: frames in pieces of any size, then a request. However the bytes
-// are cut, the same frames come out, nothing is held that has not come, and a request that is taken is canonical
-// and inside its bounds. The first byte gives the size of the pieces.
+// What a control server reads off a connection: frames in pieces of any size, then a request. However the
+// bytes are cut, the same frames come out, nothing is held that has not come, and a request that is taken is
+// canonical and inside its bounds. The first byte gives the size of the pieces.
 #include <algorithm>
 #include <cstdlib>
 
