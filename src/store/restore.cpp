@@ -61,17 +61,35 @@ class DeepestSearch {
 
  private:
   /// Until one is restored. @return whether looking again may find what this look has missed
-  Result<bool> try_all(const std::vector<FoundCut>& found, DeepestRestore& result) {
+  Result<bool> try_all(std::span<const FoundCut> found, DeepestRestore& result) {
+    while (!found.empty() && !result.restored) {
+      const auto end = std::ranges::find_if(
+          found, [&](const FoundCut& cut) { return cut.hit.token_count != found.front().hit.token_count; });
+      const auto count = static_cast<std::size_t>(end - found.begin());
+      for (const CutChoice least : {CutChoice::kTake, CutChoice::kLast}) {
+        KVPACK_TRY_ASSIGN(const bool vanished, try_node(found.first(count), least, result));
+        if (vanished) return true;
+      }
+      found = found.subspan(count);
+    }
+    return false;
+  }
+
+  /// The cuts of one node. @param least  kTake: what the sink takes last is left for another time
+  Result<bool> try_node(std::span<const FoundCut> found, CutChoice least, DeepestRestore& result) {
     for (const FoundCut& cut : found) {
+      if (result.restored) break;
       if (passed_over_.contains(cut.hit.manifest_id)) continue;
       KVPACK_TRY_ASSIGN(const bool withdrawn, faults_.is_withdrawn(cut.hit.manifest_id, cut.hit.token_count));
       if (!withdrawn) {
         ObjectKind stage = ObjectKind::kManifest;
         bool begun = false;
-        auto restored = try_one(cut, stage, begun);
+        CutChoice choice = CutChoice::kTake;
+        auto restored = try_one(cut, least, stage, begun, choice);
         if (restored.has_value()) {
           result.restored = *std::move(restored);
-          return false;
+          if (choice == CutChoice::kSkip) passed_over_.insert(cut.hit.manifest_id);
+          continue;
         }
         // Everything was in place a moment ago.
         if (begun && restored.error().code == ErrorCode::kNotFound && is_about_object(restored.error()))
@@ -86,7 +104,9 @@ class DeepestSearch {
     return false;
   }
 
-  Result<RestoredCut> try_one(const FoundCut& cut, ObjectKind& stage, bool& begun) {
+  /// @return nothing where the sink does not take it, or not yet
+  Result<std::optional<RestoredCut>> try_one(const FoundCut& cut, CutChoice least, ObjectKind& stage,
+                                             bool& begun, CutChoice& choice) {
     KVPACK_TRY(check_not_cancelled(request_.cancel));
     // Pinned before its rows and files are looked at, so that what is seen stays.
     KVPACK_TRY(check_row_agrees(cut));
@@ -97,8 +117,11 @@ class DeepestSearch {
     stage = ObjectKind::kChunk;
     KVPACK_TRY(check_stored_chunks(context_, chain));
     KVPACK_TRY_ASSIGN(const AuthenticatedPlan plan, PlanBuilder::build(context_, std::move(chain)));
+    choice = sink_.choose(plan);
+    if (choice > least) return std::optional<RestoredCut>();
     begun = true;
-    return counted_restore(store_, plan, sink_, request_, std::move(pin));
+    KVPACK_TRY_ASSIGN(RestoredCut restored, counted_restore(store_, plan, sink_, request_, std::move(pin)));
+    return std::optional(std::move(restored));
   }
 
   Store& store_;

@@ -198,26 +198,25 @@ class StateCacheSink final : public RestoreSink {
     const StateCacheConfig* config = nullptr;
     const std::vector<std::size_t>* part_of_state = nullptr;
     const CacheRestoreRequest* request = nullptr;
-    bool needs_logits = false;  ///< Of a cut of all tokens.
   };
 
   explicit StateCacheSink(const Terms& terms)
       : terms_(terms),
         memory_(terms.request->memory == nullptr ? std::make_shared<HeapMemory>() : terms.request->memory) {}
 
-  /// The cut was one of all tokens and had none, although they are needed.
-  bool lacks_logits() const noexcept { return lacks_logits_; }
   bool has_logits() const noexcept { return !restored_.part(kLogitsPart).empty(); }
   RestoredState take() { return std::exchange(restored_, RestoredState()); }
 
+  /// A cut of all tokens is of most use with logits, and without them of none where the engine cannot step
+  /// back. Behind any other cut there is something to compute.
+  CutChoice choose(const AuthenticatedPlan& plan) const override {
+    if (!are_logits_absent(plan) || plan.cut().token_count != terms_.request->tokens.size())
+      return CutChoice::kTake;
+    return terms_.config->steps_back ? CutChoice::kLast : CutChoice::kSkip;
+  }
+
   Status begin_restore(const AuthenticatedPlan& plan) override {
-    logits_absent_ = false;
-    for (std::size_t i = 0; i < plan.states().size(); ++i)
-      if ((*terms_.part_of_state)[i] == kLogitsPart)
-        logits_absent_ = plan.states()[i].group == kAbsentLogitsGroup;
-    lacks_logits_ =
-        terms_.needs_logits && logits_absent_ && plan.cut().token_count == terms_.request->tokens.size();
-    if (lacks_logits_) return fail(ErrorCode::kState, "cut of the whole prompt has no logits");
+    logits_absent_ = are_logits_absent(plan);
     return make_room(plan);
   }
 
@@ -242,6 +241,12 @@ class StateCacheSink final : public RestoreSink {
   }
 
  private:
+  bool are_logits_absent(const AuthenticatedPlan& plan) const {
+    for (std::size_t i = 0; i < plan.states().size(); ++i)
+      if ((*terms_.part_of_state)[i] == kLogitsPart) return plan.states()[i].group == kAbsentLogitsGroup;
+    return false;
+  }
+
   Status make_room(const AuthenticatedPlan& plan) {
     restored_ = RestoredState(memory_);
     restored_.planes_.resize(std::max<std::size_t>(terms_.config->states.size(), 1));
@@ -300,7 +305,6 @@ class StateCacheSink final : public RestoreSink {
   RestoredState restored_{};
   std::vector<MutableByteSpan> filled_{};  ///< Memory of each state of the plan.
   bool logits_absent_ = false;
-  bool lacks_logits_ = false;
 };
 
 // ---- the cache ----
@@ -431,21 +435,19 @@ Result<CacheSaved> StateCache::save(const CacheSave& given) const {
   return saved;
 }
 
-Result<CacheRestore> StateCache::restore_prefix(const CacheRestoreRequest& request, std::uint64_t token_count,
-                                                bool needs_logits, bool& lacks_logits) const {
+Result<CacheRestore> StateCache::restore(const CacheRestoreRequest& request) const {
   CacheRestore done{.suffix_tokens = request.tokens.size()};
+  // No cut of the whole prompt can be of use.
+  const bool never_whole = !config_.steps_back && !config_.logits;
+  const std::size_t token_count = request.tokens.size() - (never_whole && !request.tokens.empty() ? 1 : 0);
   if (token_count == 0) return done;
   PrefixQuery query;
   query.semantic_model = config_.semantic_model;
   query.family = &family_;
   query.auxiliary = request.auxiliary;
-  query.tokens = request.tokens.first(static_cast<std::size_t>(token_count));
-  StateCacheSink sink({.config = &config_,
-                       .part_of_state = &part_of_state_,
-                       .request = &request,
-                       .needs_logits = needs_logits});
+  query.tokens = request.tokens.first(token_count);
+  StateCacheSink sink({.config = &config_, .part_of_state = &part_of_state_, .request = &request});
   auto deepest = restore_deepest(*store_, query, sink, request.how);
-  lacks_logits = sink.lacks_logits();
   if (!deepest.has_value()) return std::move(deepest.error());
   done.faults = std::move(deepest->faults);
   if (!deepest->restored) return done;
@@ -458,16 +460,6 @@ Result<CacheRestore> StateCache::restore_prefix(const CacheRestoreRequest& reque
   const bool steps_back = done.token_count == request.tokens.size() && !done.has_logits;
   done.reusable_tokens = done.token_count - (steps_back ? 1 : 0);
   done.suffix_tokens = request.tokens.size() - done.reusable_tokens;
-  return done;
-}
-
-Result<CacheRestore> StateCache::restore(const CacheRestoreRequest& request) const {
-  const std::uint64_t all = request.tokens.size();
-  const std::uint64_t all_but_one = all == 0 ? 0 : all - 1;
-  const bool never_whole = !config_.steps_back && !config_.logits;
-  bool lacks_logits = false;
-  auto done = restore_prefix(request, never_whole ? all_but_one : all, !config_.steps_back, lacks_logits);
-  if (lacks_logits) done = restore_prefix(request, all_but_one, false, lacks_logits);
   return done;
 }
 

@@ -480,6 +480,64 @@ TEST(StateCache, AWindowIsKeptWithItsCutAlone) {
   EXPECT_EQ(verdict(cache.save(given)), "state:checkpoints need planes that hold every token");
 }
 
+TEST(StateCache, LogitsAreNotHiddenByALaterCutOfTheSameTokensWithout) {
+  for (const bool steps_back : {true, false}) {
+    StoreFixture f;
+    const auto store = f.create();
+    StateCacheConfig config = blob_config();
+    config.logits = true;
+    config.steps_back = steps_back;
+    const StateCache cache = cache_of(*store, config);
+    const auto tokens = prompt(512);
+    const Bytes blob = blob_of(5'000);
+    const Bytes logits = blob_of(6'000, 9);
+    const CacheSaved with = save_blob(cache, tokens, blob, logits);
+    const CacheSaved without = save_blob(cache, tokens, blob);
+    EXPECT_NE(without.head().manifest_id, with.head().manifest_id);
+    EXPECT_EQ(restore(cache, tokens).manifest_id, with.head().manifest_id);
+    EXPECT_TRUE(save_blob(cache, tokens, blob, logits).replayed);
+    const CacheRestore done = restore(cache, tokens);
+    ASSERT_TRUE(done.state.has_value());
+    EXPECT_EQ(done.manifest_id, with.head().manifest_id);
+    EXPECT_TRUE(std::ranges::equal(done.state->part(kLogitsPart), logits));
+    EXPECT_EQ(done.suffix_tokens, 0U);
+    EXPECT_TRUE(done.faults.empty());
+  }
+}
+
+TEST(StateCache, LogitsAreNotHiddenByACutThatALongerSaveLeaves) {
+  for (const bool steps_back : {true, false}) {
+    StoreFixture f;
+    const auto store = f.create();
+    StateCacheConfig config = plane_config();
+    config.logits = true;
+    config.steps_back = steps_back;
+    const StateCache cache = cache_of(*store, config);
+    const auto tokens = prompt(700);
+    const auto first = std::span(tokens).first(512);
+    const Bytes short_logits = blob_of(100, 1);
+    const Bytes long_logits = blob_of(100, 2);
+    const auto expect_logits = [&](std::span<const std::uint32_t> asked, const Bytes& logits) {
+      const CacheRestore done = restore(cache, asked);
+      expect_planes(cache, done);
+      EXPECT_EQ(done.suffix_tokens, 0U);
+      EXPECT_TRUE(std::ranges::equal(done.state->part(kLogitsPart), logits));
+    };
+    save_planes(cache, first, 0, short_logits);
+    EXPECT_EQ(save_planes(cache, tokens, 0, long_logits).cuts.size(), 2U);
+    expect_logits(first, short_logits);
+    expect_logits(tokens, long_logits);
+    EXPECT_TRUE(save_planes(cache, first, 0, short_logits).replayed);
+    expect_logits(first, short_logits);
+    // A cut whose last token is computed again needs none: there either of the two will do.
+    auto other = tokens;
+    other[600] += 1'000'000;
+    const CacheRestore shallower = restore(cache, other);
+    expect_planes(cache, shallower);
+    EXPECT_EQ(shallower.reusable_tokens, 512U);
+  }
+}
+
 // ---- memory ----
 
 // Counts what is given and taken back.
@@ -615,6 +673,27 @@ TEST(StateCache, ADamagedCutFallsBackToTheNextShallowerOne) {
   // Saving again heals it.
   save_blob(cache, tokens, blob_of(5'000));
   EXPECT_EQ(depth(cache, tokens), 700U);
+}
+
+TEST(StateCache, WhatWasPassedOverIsToldWhateverIsRestoredInstead) {
+  for (const bool steps_back : {true, false}) {
+    StoreFixture f;
+    const auto store = f.create();
+    StateCacheConfig config = blob_config();
+    config.logits = true;
+    config.steps_back = steps_back;
+    const StateCache cache = cache_of(*store, config);
+    const auto tokens = prompt(700);
+    save_blob(cache, std::span(tokens).first(512), blob_of(4'000));
+    save_blob(cache, tokens, blob_of(5'000));
+    damage_chunks(*store, save_blob(cache, tokens, blob_of(5'001), blob_of(40)).head().manifest_id);
+    const CacheRestore done = restore(cache, tokens);
+    EXPECT_EQ(done.token_count, steps_back ? 700U : 512U);
+    EXPECT_EQ(done.suffix_tokens, steps_back ? 1U : 188U);
+    ASSERT_EQ(done.faults.size(), 1U);
+    EXPECT_EQ(done.faults[0].token_count, 700U);
+    EXPECT_EQ(f.faults.size(), 1U);
+  }
 }
 
 TEST(StateCache, AStrictStoreRefusesADamagedCut) {

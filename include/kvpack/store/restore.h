@@ -65,11 +65,25 @@ Result<AuthenticatedPlan> plan(Store& store, const RestoreCandidate& candidate,
 /// Plans the restore of a cut that is known by its manifest's id.
 Result<AuthenticatedPlan> plan(Store& store, const Id32& manifest_id, const ManifestLimits& limits = {});
 
+/// What a sink thinks of a cut that restore_deepest has found.
+enum class CutChoice : std::uint8_t {
+  kTake,
+  kLast,  ///< Where no other cut of the same tokens is whole.
+  kSkip,  ///< Of no use, although nothing is wrong with it: no fault.
+};
+
 /// Where a restored cut goes: a fresh generation of the engine's, invisible to it until it is committed. All
 /// calls come from the thread that restores.
 class RestoreSink {
  public:
   virtual ~RestoreSink() = default;
+
+  /// Asked by restore_deepest alone, of each cut before it is begun; of one and the same the answer is always
+  /// the same.
+  virtual CutChoice choose(const AuthenticatedPlan& plan) const {
+    (void)plan;
+    return CutChoice::kTake;
+  }
 
   /// Makes room for a new generation. Whatever runs goes on with the old one.
   virtual Status begin_restore(const AuthenticatedPlan& plan) = 0;
@@ -161,9 +175,10 @@ struct DeepestRestore {
   std::vector<StoreFault> faults;       ///< Deeper cuts that were passed over, and why.
 };
 
-/// Restores the deepest cut of the input that is whole. One that is damaged is reported and quarantined, and
-/// the next one is tried; a strict store returns the damage as the error and moves nothing. A file that
-/// vanishes meanwhile makes it look again, at most twice.
+/// Restores the deepest cut of the input that is whole and that the sink does not skip; of several of the
+/// same tokens the newest, those that it takes last behind the others. One that is damaged is reported and
+/// quarantined, and the next one is tried; a strict store returns the damage as the error and moves nothing.
+/// A file that vanishes meanwhile makes it look again, at most twice.
 /// @error as find_deepest and restore
 Result<DeepestRestore> restore_deepest(Store& store, const PrefixQuery& query, RestoreSink& sink,
                                        const RestoreRequest& request = {});

@@ -41,7 +41,8 @@ struct CacheSave {
   ByteSpan blob{};                             ///< Of a cache of blobs; not empty.
   std::span<const CachePlane> planes{};        ///< Of a cache of planes; in the order of its states.
   ByteSpan logits{};                           ///< Of the last token, as the engine has them; may be empty.
-  std::uint64_t checkpoint_stride_tokens = 0;  ///< A multiple of 256: a cut at each multiple of it too.
+  std::uint64_t checkpoint_stride_tokens = 0;  ///< A multiple of 256: a cut at each multiple of it too,
+                                               ///< each hashed from the first token on.
   bool encrypt = true;
   std::optional<std::uint64_t> time_to_live_ms{};
   std::string label{};
@@ -155,14 +156,15 @@ class StateCache {
   /// Saves a cut of all tokens. Of planes that are all direct, also one of the last whole block of 256
   /// tokens, which answers longer prompts, and one at each multiple of the stride; the shorter first. Each
   /// cut is there as a whole or not at all; one that is there already is not written again, and one that
-  /// another thread is saving is waited for.
+  /// another thread is saving through this StateCache is waited for. Of two that begin together through
+  /// others, the earlier one may fail. The time grows with the square of the number of checkpoints.
   /// @error in this order: kState what is given does not fit the cache; blob_rows_in_cut of the blob, then of
   ///        the logits, with `state`; kState `plane is shorter than its shape`; as SaveSession
   Result<CacheSaved> save(const CacheSave& given) const;
 
   /// Restores the deepest cut that is a prefix of the tokens and whole. One that is damaged is passed over,
-  /// unless the store is strict. Where the engine cannot step back, a cut of all tokens without logits is
-  /// none.
+  /// unless the store is strict. Of cuts of all tokens one with logits comes before those without, whichever
+  /// was saved later; where the engine cannot step back, one without logits is none.
   /// @error as restore_deepest; as decode_blob, with `state`; kSemantics `blob is empty`, `logits do not
   /// match
   ///        their atomic group`; what the memory says
@@ -175,8 +177,6 @@ class StateCache {
   Status check_fits(const CacheSave& given) const;
   std::vector<std::uint64_t> cuts_of(const CacheSave& given) const;
   Result<SaveResult> save_cut(const CacheSave& given, std::uint64_t token_count) const;
-  Result<CacheRestore> restore_prefix(const CacheRestoreRequest& request, std::uint64_t token_count,
-                                      bool needs_logits, bool& lacks_logits) const;
 
   Store* store_;
   StateCacheConfig config_;
