@@ -312,8 +312,11 @@ Result<std::unique_ptr<Store>> Store::create(StoreOptions options) {
   KVPACK_TRY(place.directory->sync());
   KVPACK_TRY_ASSIGN(auto root, context->fs().open_directory(context->options.root, Links::kRefuse));
   KVPACK_TRY(check_private(*root));
+  // Before, so that nothing is left in a folder of somebody else's; and again, since until the lock was ours
+  // another process may have made its store here.
   KVPACK_TRY(check_creatable(*root));
   KVPACK_TRY_ASSIGN(context->lock, take_lock(*root, context->incarnation));
+  KVPACK_TRY(check_creatable(*root));
   KVPACK_TRY_ASSIGN(context->files, StoreFiles::create(context->fs(), context->options.root));
   KVPACK_TRY(check_hard_links(*context));
   KVPACK_TRY(make_reserve(*root));

@@ -370,6 +370,8 @@ static void tenants_and_keys_of_the_callers_own(void) {
   kvpack_cache_options options = blob_options();
   kvpack_keys* keys = store_keys(99, 1);
   kvpack_cache* cache;
+  char key_path[128];
+  char directory[128];
   begin_cache_test();
   options.keys = keys;
   cache = open_cache(&options);
@@ -383,6 +385,41 @@ static void tenants_and_keys_of_the_callers_own(void) {
   options.key_path = "/nowhere";
   EXPECT_REFUSED(kvpack_cache_open(&cache, &options, &error), KVPACK_ERR_INVALID_ARGUMENT,
                  "argument key_path must be NULL where keys are given");
+  remove_tree(root);
+
+  begin_cache_test();
+  options = blob_options();
+  options.keys = keys;
+  options.create = 0;
+  CHECK(rmdir(root) == 0);
+  EXPECT_REFUSED(kvpack_cache_open(&cache, &options, &error), KVPACK_ERR_NOT_FOUND, NULL);
+  CHECK(access(root, F_OK) != 0);
+  options.create = 1;
+  cache = open_cache(&options);
+  save_blob(cache, TOKENS);
+  expect_blob(cache, TOKENS, TOKENS);
+  kvpack_cache_free(cache);
+  cache = NULL;
+  remove_tree(root);
+
+  begin_cache_test();
+  options = blob_options();
+  snprintf(key_path, sizeof(key_path), "%s/mine.key", root);
+  snprintf(directory, sizeof(directory), "%s/below/cache", root);
+  options.key_path = key_path;
+  options.directory = root;
+  cache = open_cache(&options); /* Makes the key. */
+  kvpack_cache_free(cache);
+  options.directory = directory;
+  cache = open_cache(&options);
+  save_blob(cache, TOKENS);
+  expect_blob(cache, TOKENS, TOKENS);
+  kvpack_cache_free(cache);
+  cache = NULL;
+  CHECK(chmod(root, 0770) == 0);
+  EXPECT_REFUSED(kvpack_cache_open(&cache, &options, &error), KVPACK_ERR_STATE,
+                 "directory of a cache key must be writable by its owner alone: ...");
+  CHECK(cache == NULL && chmod(root, 0700) == 0);
   remove_tree(root);
 
   begin_cache_test();

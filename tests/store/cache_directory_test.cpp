@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kvpack/store/state_cache.h"
 #include "support/failing_fs.h"
+#include "support/saves.h"
 #include "support/stores.h"
 #include "support/temp_directory.h"
 #include "support/verdict.h"
@@ -105,11 +107,43 @@ TEST_F(CacheDirectory, NoKeyIsMadeWhereOthersWrite) {
     ASSERT_EQ(::mkdir(directory_.c_str(), 0700), 0);
     ASSERT_EQ(::chmod(directory_.c_str(), mode), 0);
     EXPECT_EQ(verdict(open_key(true)),
-              "state:directory of a new key must be writable by its owner alone: " + directory_);
+              "state:directory of a cache key must be writable by its owner alone: " + directory_);
     EXPECT_TRUE(std::filesystem::is_empty(directory_));
   }
   ASSERT_EQ(::chmod(directory_.c_str(), 0755), 0);
   EXPECT_EQ(verdict(open_key(true)), "ok");
+}
+
+TEST_F(CacheDirectory, NoKeyIsReadWhereOthersCouldHavePutIt) {
+  ASSERT_EQ(verdict(open_key(true)), "ok");
+  for (const mode_t mode : {0720U, 0702U}) {
+    ASSERT_EQ(::chmod(directory_.c_str(), mode), 0);
+    for (const bool create : {true, false})
+      EXPECT_EQ(verdict(open_key(create)),
+                "state:directory of a cache key must be writable by its owner alone: " + directory_);
+  }
+  ASSERT_EQ(::chmod(directory_.c_str(), 0755), 0);
+  EXPECT_EQ(verdict(open_key(false)), "ok");
+  const std::string path = cache_key_path(directory_);
+  if (::chown(path.c_str(), 12'345, static_cast<gid_t>(-1)) != 0) GTEST_SKIP() << "needs another user's file";
+  EXPECT_EQ(verdict(open_key(true)), "state:cache key must be owned by the user who reads it: " + path);
+  ASSERT_EQ(::chown(directory_.c_str(), 12'345, static_cast<gid_t>(-1)), 0);
+  EXPECT_EQ(verdict(open_key(true)),
+            "state:directory of a cache key must be writable by its owner alone: " + directory_);
+}
+
+TEST_F(CacheDirectory, ADirectoryIsMadeForAStoreWhoseKeyLiesElsewhere) {
+  const std::string path = temporary_.path() + "/mine.key";
+  ASSERT_EQ(verdict(open_cache_key(fs_, random_, directory_, path, true)), "ok");
+  std::filesystem::remove_all(directory_);
+  const auto key = open_cache_key(fs_, random_, directory_, path, true);
+  ASSERT_EQ(verdict(key), "ok");
+  EXPECT_EQ(open_cache_store(store_options(*key), false).error().code, ErrorCode::kNotFound);
+  EXPECT_FALSE(exists());
+  EXPECT_EQ(verdict(open_cache_store(store_options(*key), true)), "ok");
+  struct stat facts {};
+  ASSERT_EQ(::stat(directory_.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 07777, 0700U);
 }
 
 TEST_F(CacheDirectory, NoKeyIsMadeBesideAStore) {
@@ -135,6 +169,31 @@ TEST_F(CacheDirectory, TheStoreIsMadeOnceAndOpenedFromThenOn) {
             "authentication:store belongs to another tenant or key");
 }
 
+TEST_F(CacheDirectory, AStoreThatAnotherProcessMakesMeanwhileIsOpenedAndRecovered) {
+  const auto key = open_key(true);
+  ASSERT_EQ(verdict(key), "ok");
+  const std::string root = cache_store_root(directory_);
+  const std::string partial = root + "/objects/partials/" + std::string(32, 'a') + ".partial";
+  testing::FailingFileSystem watched(fs_);
+  StoreOptions options = store_options(*key);
+  options.file_system = &watched;
+  for (std::size_t call = 0;; ++call) {
+    std::filesystem::remove_all(root);
+    bool made = false;
+    watched.interrupt_call(call, [&] {
+      made = Store::create(store_options(*key)).has_value();
+      if (made) std::ofstream(partial) << "x";
+    });
+    const auto store = open_cache_store(options, true);
+    ASSERT_TRUE(watched.stop()) << call;
+    EXPECT_EQ(verdict(store), "ok") << call;
+    EXPECT_FALSE(std::filesystem::exists(partial)) << call;
+    if (made) continue;
+    EXPECT_GT(call, 8U);  // The lock is ours from here on.
+    break;
+  }
+}
+
 TEST_F(CacheDirectory, WhatAnInterruptedCreationHasLeftIsFinished) {
   const auto key = open_key(true);
   ASSERT_EQ(verdict(key), "ok");
@@ -147,11 +206,35 @@ TEST_F(CacheDirectory, AStoreThatHasLostItsCatalogIsNotReplaced) {
   const auto key = open_key(true);
   ASSERT_EQ(verdict(key), "ok");
   const std::string root = cache_store_root(directory_);
-  ASSERT_EQ(verdict(open_cache_store(store_options(*key), true)), "ok");
+  const auto object_files = [&] {
+    std::vector<std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root + "/objects"))
+      if (entry.is_regular_file()) files.push_back(entry.path());
+    std::ranges::sort(files);
+    return files;
+  };
+  {
+    const auto store = open_cache_store(store_options(*key), true);
+    ASSERT_EQ(verdict(store), "ok");
+    const auto cache = StateCache::create(**store, {.semantic_model = testing::save_model(),
+                                                    .identity = {.engine_cache_abi = Id32::filled(2),
+                                                                 .topology = Id32::filled(3),
+                                                                 .shard_map = Id32::filled(4)}});
+    ASSERT_EQ(verdict(cache), "ok");
+    const std::vector<std::uint32_t> tokens(10, 7);
+    const Bytes blob(100, 1);
+    CacheSave given;
+    given.tokens = tokens;
+    given.blob = blob;
+    ASSERT_EQ(verdict(cache->save(given)), "ok");
+  }
+  const auto saved = object_files();
+  EXPECT_EQ(saved.size(), 2U);  // a chunk and a manifest
   std::filesystem::remove_all(root + "/catalog");
-  std::ofstream(root + "/not ours") << "x";
   const auto opened = open_cache_store(store_options(*key), true);
   EXPECT_EQ(verdict(opened), "state:catalog is missing, rebuild it: " + root + "/catalog/catalog.sqlite");
+  EXPECT_EQ(object_files(), saved);
+  EXPECT_FALSE(std::filesystem::exists(root + "/catalog"));
 }
 
 }  // namespace

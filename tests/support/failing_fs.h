@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <functional>
 #include <memory>
 
 #include "kvpack/base/fs.h"
@@ -17,6 +18,12 @@ class FailingFileSystem final : public FileSystem {
   // The k-th call from now on (0 is the next one) fails with `error_number`, once.
   void fail_call(std::size_t k, int error_number) {
     faults_->error_number = error_number;
+    faults_->act = {};
+    faults_->left = static_cast<std::ptrdiff_t>(k);
+  }
+  // Before the k-th call from now on `act` runs, once, as if another process did it; the call itself passes.
+  void interrupt_call(std::size_t k, std::function<void()> act) {
+    faults_->act = std::move(act);
     faults_->left = static_cast<std::ptrdiff_t>(k);
   }
   // Whether that call has come. No call fails any more.
@@ -39,9 +46,12 @@ class FailingFileSystem final : public FileSystem {
   struct Faults {
     std::atomic<std::ptrdiff_t> left = kNever;  // calls that pass; below 0: it has failed
     int error_number = EIO;
+    std::function<void()> act{};
     Status call(std::string_view verb, std::string_view path) {
       if (left.load() == kNever || left.fetch_sub(1) != 0) return success();
-      return os_error(error_number, verb, path);
+      if (!act) return os_error(error_number, verb, path);
+      act();
+      return success();
     }
   };
   using SharedFaults = std::shared_ptr<Faults>;
