@@ -1720,7 +1720,8 @@ typedef struct kvpack_cache_options {
   uint32_t create;           /* 1: makes directory, key and store where they are missing. */
   uint32_t read_only;        /* 1: beside a writer, or without one; for restores alone. */
   const kvpack_keys* keys;   /* NULL: the key file. */
-  const char* key_path;      /* Where the key file is; NULL: `store.key` in the directory. */
+  const char* key_path;      /* Where the key file is; NULL: `store.key` in the directory. It and its folder
+                              * belong to the user, and nobody else may write there. */
   const char* tenant;        /* With a key file: who shares this cache; set by the server. NULL: `cache`. */
   uint64_t quota_bytes;      /* As in kvpack_store_options: above it what was used longest ago is evicted. */
   uint64_t max_memory_bytes; /* Of states that are being restored; 0: half of the memory. */
@@ -1751,7 +1752,8 @@ typedef struct kvpack_cache_save_options {
   const void* logits; /* Of the last token, in whatever form; NULL: none. */
   uint64_t logits_size;
   uint64_t checkpoint_stride_tokens; /* Of planes that hold every token: a cut at each multiple of it too, a
-                                      * multiple of 256; 0: none. */
+                                      * multiple of 256; 0: none. Each one is hashed from the first token
+                                      * on: n cuts cost about n / 2 times the whole. */
   uint64_t time_to_live_ms;          /* Then it is found no more; 0: no limit. */
   const char* label;                 /* Name of the model for people, at most 16,384 bytes; no secret. */
   uint64_t label_size;

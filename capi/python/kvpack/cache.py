@@ -171,6 +171,7 @@ class Cache(Handle):
             logits: of the last token, in whatever form.
             auxiliary: images and other inputs that are no tokens.
             checkpoint_stride_tokens: of planes that hold every token: a cut at each multiple too, a multiple of 256.
+                Each is hashed from the first token on: n cuts cost about n / 2 times the whole.
             time_to_live_ms: then it is found no more; 0: no limit.
             label: name of the model for people; no secret.
 
