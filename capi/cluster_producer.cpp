@@ -168,6 +168,16 @@ kvpack_sent describe_sent(const net::SendReceipt& receipt) noexcept {
   return out;
 }
 
+/// @return null when memory has run out
+kvpack_bytes* receipt_text(const net::SendReceipt& receipt) noexcept {
+  try {
+    const std::string text = net::receipt_json(receipt);
+    return new kvpack_bytes(Bytes(text.begin(), text.end()));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 Result<std::optional<muse::TargetModel>> read_target_model(const kvpack_muse_config* config,
@@ -229,11 +239,9 @@ kvpack_status kvpack_producer_send(const kvpack_producer* producer, kvpack_sent*
     const SystemClock clock;
     KVPACK_TRY_ASSIGN(const net::SendReceipt receipt,
                       net::send_handoff(fs, clock, config, outgoing, *source, how));
-    if (json != nullptr) {
-      const std::string text = net::receipt_json(receipt);
-      *json = new kvpack_bytes(Bytes(text.begin(), text.end()));
-    }
+    // What was acknowledged is a success, whatever memory is left for its text.
     output.fill(describe_sent(receipt));
+    if (json != nullptr) *json = receipt_text(receipt);
     return success();
   });
 }

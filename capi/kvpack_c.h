@@ -3513,7 +3513,8 @@ KVPACK_API kvpack_status kvpack_producer_open(kvpack_producer** out, const kvpac
 
 /* Sends one transfer and waits for its acknowledgement. The callbacks are called by this thread. Each attempt
  * takes a new generation, which is never used again: after a failure of the connection the transfer may have
- * been committed. `out`, `json` and `options` may be NULL; `json` gets the receipt as one line.
+ * been committed. `out`, `json` and `options` may be NULL; `json` gets the receipt as one line, or NULL when
+ * memory has run out for it.
  *
  * Errors: any category with `refused_by` = "receiver" and `retry` ("never", "new-generation", "later"): the
  * receiver has refused, in its own words; TIMEOUT; CANCELLED; IO, TLS, ALPN, LEAF_PIN of the connection;

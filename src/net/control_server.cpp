@@ -300,15 +300,14 @@ struct ControlServer::State {
   /// While the job runs another thread watches the stream. What the job says counts, whatever that has seen.
   Result<ControlReceipt> run_job(ControlVisitor& visitor, const std::stop_token& stop) {
     std::stop_source cancel;
-    std::stop_source job_is_over;
     const std::stop_callback stopped(stop, [&cancel] { cancel.request_stop(); });
     bool has_left = false;
-    KVPACK_TRY_ASSIGN(std::jthread watcher, start_thread([&] {
-                        has_left = visitor.connection.stirs({kNoDeadline, job_is_over.get_token()});
+    KVPACK_TRY_ASSIGN(std::jthread watcher, start_thread([&](const std::stop_token& job_is_over) {
+                        has_left = visitor.connection.stirs({kNoDeadline, job_is_over});
                         if (has_left) cancel.request_stop();
                       }));
     auto served = host->serve(visitor.request, cancel.get_token());
-    job_is_over.request_stop();
+    watcher.request_stop();
     watcher.join();
     visitor.attempt.receiver_left = has_left;
     return served;

@@ -207,8 +207,8 @@ struct Receiver::State final : SessionOwner {
   }
   void give_up_turn(ReceiverSession&) noexcept override {
     --running;
-    // Not from inside the session that ends.
-    asio::post(io, [this] { give_turns(); });
+    // Not from inside the session that ends. Who has not got a turn is closed by a stop.
+    if (!stopping.load()) asio::post(io, [this] { give_turns(); });
   }
   void give_turns() {
     while (running < own_settings.max_transfers && !waiting.empty()) {
@@ -256,8 +256,7 @@ struct Receiver::State final : SessionOwner {
     stopping.store(true);
     asio::error_code ignored;
     acceptor.close(ignored);
-    while (!sessions.empty())
-      (*sessions.begin())->drop(fail(ErrorCode::kInternal, "receiver ended by an exception"));
+    while (!sessions.empty()) (*sessions.begin())->drop();
   }
 };
 
@@ -332,12 +331,17 @@ Status Receiver::run() {
   // Whatever leaves the loop, every attempt has its end and every sink is aborted.
   const DropOnThrow guard(*state_);
   state_->io.run();
+  if (!state_->sessions.empty()) state_->drop_all();
   return success();
 }
 
 void Receiver::stop() noexcept {
   if (state_->stopping.exchange(true)) return;
-  asio::post(state_->io, [state = state_.get()] { state->shut_down(); });
+  try {
+    asio::post(state_->io, [state = state_.get()] { state->shut_down(); });
+  } catch (...) {  // No memory to end in order: run drops what is open.
+    state_->io.stop();
+  }
 }
 
 ReceiverCounters Receiver::counters() const {

@@ -358,13 +358,15 @@ void ReceiverSession::stop() {
   fail_with(fail(ErrorCode::kBusy, "receiver is stopping"), AttemptEnd::kStopped);
 }
 
-void ReceiverSession::drop(Error error) noexcept {
+void ReceiverSession::drop() noexcept {
   if (phase_ == Phase::kOver) return;
-  loop_.abort(error);
+  // Short enough to need no memory: there may be none.
+  static constexpr std::string_view kText = "an exception";
+  loop_.abort(fail(ErrorCode::kInternal, std::string(kText)));
   // One that has committed or has been refused stays so.
   if (phase_ != Phase::kReply && phase_ != Phase::kLinger) {
     receipt_.end = AttemptEnd::kStopped;
-    receipt_.error = std::move(error);
+    receipt_.error = fail(ErrorCode::kInternal, std::string(kText));
   }
   end();
 }

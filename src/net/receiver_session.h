@@ -48,8 +48,8 @@ class ReceiverSession final : public std::enable_shared_from_this<ReceiverSessio
   void start_transfer();
   // Ends it unless it is in the middle of a transfer.
   void stop();
-  // Ends it wherever it is, without a word to the peer.
-  void drop(Error error) noexcept;
+  // After an exception nobody knows how far it was: ends it wherever it is, without a word to the peer.
+  void drop() noexcept;
 
  private:
   enum class Phase : std::uint8_t {

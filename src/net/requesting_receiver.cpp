@@ -60,6 +60,10 @@ Error nobody_came(const ArmedRequest& armed) {
   return in_phase(fail(ErrorCode::kTimeout, std::move(text)), kAcceptPhase);
 }
 
+Error receiver_is_gone() {
+  return fail(ErrorCode::kState, "receiver has ended by an exception");
+}
+
 /// What the control stream has said before any transfer came.
 Error judge_heard(const Result<ControlResponse>& heard) {
   if (heard.has_value() && heard->status == ControlStatus::kFailed)
@@ -86,6 +90,7 @@ struct RequestingReceiver::State final : ReceiverHost {
   std::mutex mutex;  // of what follows
   std::condition_variable_any changed;
   std::optional<ArmedRequest> armed;
+  bool is_gone = false;  ///< The receiver's thread has ended by itself.
   std::unique_ptr<Receiver> receiver;
   std::jthread thread;  // Last: it ends before what it uses goes.
 
@@ -110,7 +115,7 @@ struct RequestingReceiver::State final : ReceiverHost {
       armed->admitted_ns = clock->monotonic_ns();
       note_change();
     }
-    auto admission = host->admit(begin);
+    auto admission = ask_host(begin);
     const std::scoped_lock guard(mutex);
     if (!admission.has_value()) {
       armed->is_admitted = false;
@@ -124,6 +129,29 @@ struct RequestingReceiver::State final : ReceiverHost {
       expected.max_context_tokens = admission->expected->max_context_tokens;
     }
     return Admission{admission->sink, &expected};
+  }
+
+  /// An exception of the host's goes on through the receiver; nobody waits for the transfer any more.
+  Result<Admission> ask_host(const handoff::BeginFrame& begin) {
+    try {
+      return host->admit(begin);
+    } catch (...) {
+      const std::scoped_lock guard(mutex);
+      armed->is_admitted = false;
+      throw;
+    }
+  }
+
+  /// The thread of the receiver. Once that is bound only an exception ends it before it is stopped.
+  void run_receiver() noexcept {
+    try {
+      static_cast<void>(receiver->run());
+      return;
+    } catch (...) {  // Every attempt has had its end by now.
+    }
+    const std::scoped_lock guard(mutex);
+    is_gone = true;
+    if (armed) note_change();
   }
 
   void ended(const AttemptReceipt& attempt) noexcept override {
@@ -170,6 +198,10 @@ struct RequestingReceiver::State final : ReceiverHost {
   }
 
   Result<PrefillReceipt> fetch(const PrefillOrder& order, const std::stop_token& stop) {
+    {
+      const std::scoped_lock guard(mutex);
+      if (is_gone) return in_phase(receiver_is_gone(), kRefusalPhase);
+    }
     const auto request = arm(order);
     if (!request.has_value()) return in_phase(request.error(), kRefusalPhase);
     auto fetched = take(*request, stop);
@@ -213,6 +245,7 @@ struct RequestingReceiver::State final : ReceiverHost {
     const std::uint64_t deadline_ns = accepted_ns + producer_wait_ms(config, prompt_tokens) * 1'000'000;
     std::unique_lock guard(mutex);
     while (!armed->receipt) {
+      if (is_gone) return in_phase(receiver_is_gone(), kRefusalPhase);
       if (armed->refused_by_host) return in_phase(*armed->refused_by_host, kRefusalPhase);
       if (!armed->is_admitted && armed->heard) return judge_heard(*armed->heard);
       const std::uint64_t now_ns = clock->monotonic_ns();
@@ -249,7 +282,7 @@ struct RequestingReceiver::State final : ReceiverHost {
   std::optional<AttemptReceipt> give_up() {
     std::unique_lock guard(mutex);
     armed->is_closed = true;
-    changed.wait(guard, [this] { return !armed->is_admitted || armed->receipt; });
+    changed.wait(guard, [this] { return is_gone || !armed->is_admitted || armed->receipt; });
     return armed->receipt;
   }
   std::uint64_t admitted_ns() {
@@ -270,10 +303,7 @@ Result<std::unique_ptr<RequestingReceiver>> RequestingReceiver::start(FileSystem
   auto state = std::make_unique<State>(fs, clock, config, host);
   KVPACK_TRY_ASSIGN(state->receiver, Receiver::bind(fs, clock, std::move(config), std::move(settings),
                                                     std::move(schedule), *state));
-  KVPACK_TRY_ASSIGN(state->thread, start_thread([receiver = state->receiver.get()] {
-                      // It never fails once it is bound.
-                      static_cast<void>(receiver->run());
-                    }));
+  KVPACK_TRY_ASSIGN(state->thread, start_thread([s = state.get()] { s->run_receiver(); }));
   return std::unique_ptr<RequestingReceiver>(new RequestingReceiver(std::move(state)));
 }
 

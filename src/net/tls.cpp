@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <mutex>
+#include <new>
 #include <system_error>
 
 #include "kvpack/base/hex.h"
@@ -63,7 +65,14 @@ int socket_write(BIO* bio, const char* data, int size) {
   auto& end = *static_cast<SocketEnd*>(BIO_get_data(bio));
   if (end.waiting.size() >= kWriteAheadBytes && drain(bio) != 1) return -1;
   const ByteSpan bytes = byte_view({data, static_cast<std::size_t>(size)});
-  end.waiting.insert(end.waiting.end(), bytes.begin(), bytes.end());
+  // OpenSSL is C: nothing may be thrown through it.
+  try {
+    end.waiting.insert(end.waiting.end(), bytes.begin(), bytes.end());
+  } catch (const std::bad_alloc&) {
+    BIO_clear_retry_flags(bio);
+    errno = ENOMEM;
+    return -1;
+  }
   return size;
 }
 int socket_read(BIO* bio, char* data, int size) {
@@ -95,11 +104,20 @@ Method make_socket_method() {
   return method;
 }
 
+/// Made once, for every method takes one of few numbers for good; and never freed, for connections may live
+/// until the very end of the process. @return null when memory has run out
+BIO_METHOD* socket_method() {
+  static std::mutex mutex;
+  static BIO_METHOD* method = nullptr;
+  const std::scoped_lock lock(mutex);
+  if (method == nullptr) method = make_socket_method().release();
+  return method;
+}
+
 /// Gives a connection its socket, which must outlive it.
 bool use_socket(SSL* connection, SocketEnd& end) {
-  // Made once: every method takes one of few numbers for good.
-  static const Method method = make_socket_method();
-  BIO* bio = method == nullptr ? nullptr : BIO_new(method.get());
+  const BIO_METHOD* method = socket_method();
+  BIO* bio = method == nullptr ? nullptr : BIO_new(method);
   if (bio == nullptr) return false;
   BIO_set_data(bio, &end);
   BIO_set_init(bio, 1);

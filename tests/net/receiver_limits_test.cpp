@@ -121,7 +121,7 @@ TEST_F(ReceiverLimits, AnExceptionOfTheHostEndsEveryAttempt) {
   for (const AttemptReceipt& receipt : host.receipts) {
     EXPECT_EQ(receipt.end, AttemptEnd::kStopped);
     ASSERT_TRUE(receipt.error.has_value());
-    EXPECT_EQ(receipt.error->verdict(), "internal:receiver ended by an exception");
+    EXPECT_EQ(receipt.error->verdict(), "internal:an exception");
   }
   EXPECT_EQ((*receiver)->counters().open_connections, 0U);
 }
