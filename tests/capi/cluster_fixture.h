@@ -4,6 +4,7 @@
 #define KVPACK_TESTS_CAPI_CLUSTER_FIXTURE_H
 
 #include <pthread.h>
+#include <time.h>
 
 #include "muse_fixture.h"
 
@@ -194,11 +195,18 @@ MAY_BE_UNUSED static void host_ended(void* user, const kvpack_attempt* attempt) 
 #endif
 }
 
-/* What became of attempt number `count`, from 1. */
+/* What became of attempt number `count`, from 1. One that never ends ends the test. */
 MAY_BE_UNUSED static Ended wait_for_attempt(Host* host, int count) {
   Ended out;
+  struct timespec patience;
+  clock_gettime(CLOCK_REALTIME, &patience);
+  patience.tv_sec += 120;
   pthread_mutex_lock(&host->mutex);
-  while (host->ended < count) pthread_cond_wait(&host->changed, &host->mutex);
+  while (host->ended < count)
+    if (pthread_cond_timedwait(&host->changed, &host->mutex, &patience) != 0) {
+      check_failed(__FILE__, __LINE__, "no attempt has ended for a long time");
+      exit(1);
+    }
   out = host->last;
   pthread_mutex_unlock(&host->mutex);
   return out;
