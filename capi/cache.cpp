@@ -270,7 +270,8 @@ kvpack_cache_saved describe_save(const CacheSaved& saved) noexcept {
   return out;
 }
 
-void log_save(const CacheLog& log, const CacheSaved& saved) {
+/// A save that is durable does not fail for want of memory for its log line.
+void log_save(const CacheLog& log, const CacheSaved& saved) noexcept try {
   if (!log.listens()) return;
   std::string text = saved.replayed ? "already there: " : "saved: ";
   text += std::to_string(saved.head().cut.token_count) + " tokens, " +
@@ -279,6 +280,7 @@ void log_save(const CacheLog& log, const CacheSaved& saved) {
     text += "; " + std::to_string(saved.written.object_bytes) + " bytes written, " +
             std::to_string(saved.shared.object_bytes) + " shared";
   log.tell(KVPACK_LOG_INFO, text);
+} catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
 }
 
 // ---- restoring ----
@@ -386,8 +388,8 @@ kvpack_status kvpack_cache_save(kvpack_cache* cache, kvpack_cache_saved* out,
       open.log.tell_failure("save", saved.error());
       return Error(saved.error());
     }
-    log_save(open.log, *saved);
     output.fill(describe_save(*saved));
+    log_save(open.log, *saved);
     return success();
   });
 }
