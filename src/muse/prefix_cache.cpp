@@ -9,7 +9,7 @@ namespace {
 std::optional<std::uint64_t> logits_behind(const RepresentationFamily& plain,
                                            const RepresentationFamily& family) {
   if (family == plain) return 0;
-  if (family.states.empty() || !kvpack::detail::is_logits_key(family.states.back().key)) return std::nullopt;
+  if (family.states.empty() || !detail::is_logits_key(family.states.back().key)) return std::nullopt;
   const std::uint64_t vocabulary = family.states.back().elements_per_token;
   PortableDescriptor expected{.family = plain};
   if (!add_logits_state(expected, vocabulary).has_value() || expected.family != family) return std::nullopt;

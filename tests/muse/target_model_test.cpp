@@ -128,7 +128,7 @@ TEST(MuseTargetModel, HasTheStatesOfAHandoffAndNoLogits) {
   const TargetModel model = *TargetModel::create(test_label());
   const auto& states = model.family().family().states;
   EXPECT_EQ(states.size(), 2U * kLayers);
-  for (const auto& state : states) EXPECT_FALSE(kvpack::detail::is_logits_key(state.key));
+  for (const auto& state : states) EXPECT_FALSE(detail::is_logits_key(state.key));
   for (const std::uint64_t cut : {1, 256, 2048, 5000}) {
     const auto descriptor = model.descriptor(cut);
     ASSERT_EQ(verdict(descriptor), "ok") << cut;

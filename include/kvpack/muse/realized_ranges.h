@@ -133,7 +133,7 @@ inline Result<std::vector<RealizedState>> realized_states(const PortableDescript
   for (std::size_t i = 0; i < states.size(); ++i) {
     const StaticState& state = states[i];
     std::uint64_t count = std::min<std::uint64_t>(tokens, 1);
-    if (kvpack::detail::is_logits_key(state.key)) {
+    if (detail::is_logits_key(state.key)) {
       KVPACK_TRY(detail::check_logits_state(state, descriptor.states[i]));
     } else {
       if (state.key.layer >= layout.num_layers)
