@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kvpack/muse/muse_descriptor.h"
+#include "kvpack/muse/realized_ranges.h"
 #include "muse/muse_fixtures.h"
 #include "support/verdict.h"
 

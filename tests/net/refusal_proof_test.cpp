@@ -276,9 +276,10 @@ class StreamProof : public RefusalProof {
   }
   static void replace(Bytes& frame, std::string_view from, std::string_view to) {
     ASSERT_EQ(from.size(), to.size());
-    const auto found = std::ranges::search(frame, byte_view(from));
-    ASSERT_FALSE(found.empty());
-    std::ranges::copy(byte_view(to), found.begin());
+    const ByteSpan wanted = byte_view(from);
+    const auto found = std::search(frame.begin(), frame.end(), wanted.begin(), wanted.end());
+    ASSERT_NE(found, frame.end());
+    std::ranges::copy(byte_view(to), found);
   }
 
   std::uint64_t generation_ = 100;
