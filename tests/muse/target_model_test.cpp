@@ -130,7 +130,7 @@ TEST(MuseTargetModel, HasTheStatesOfAHandoffAndNoLogits) {
   const auto& states = model.family().family().states;
   EXPECT_EQ(states.size(), 2U * kLayers);
   for (const auto& state : states) EXPECT_FALSE(detail::is_logits_key(state.key));
-  for (const std::uint64_t cut : {1, 256, 2048, 5000}) {
+  for (const std::uint64_t cut : {1U, 256U, 2048U, 5000U}) {
     const auto descriptor = model.descriptor(cut);
     ASSERT_EQ(verdict(descriptor), "ok") << cut;
     EXPECT_EQ(descriptor->semantic_model, model.semantic_model()) << cut;
