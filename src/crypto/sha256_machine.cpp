@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,44 +72,92 @@ std::vector<detail::KnownKernels> known_kernels() {
   };
 }
 
-/// Hashes sixteen messages of the same bytes. @return nothing when one of the digests is not `expected`
-std::optional<std::chrono::nanoseconds> time_of(const Sha256Kernels& kernels, ByteSpan message,
-                                                const Digest32& expected) {
+/// Bytes without a pattern that wrong kernels could share, the same in every process.
+Bytes patternless_bytes(std::size_t size) {
+  Bytes out(size);
+  std::uint64_t word = 0x9e3779b97f4a7c15;
+  for (std::uint8_t& b : out) {
+    word ^= word << 13;
+    word ^= word >> 7;
+    word ^= word << 17;
+    b = static_cast<std::uint8_t>(word >> 32);
+  }
+  return out;
+}
+
+/// Hashes that have the same beginning go on over messages from nothing to 1,100 bytes, then, each at another
+/// place of its block, over some of equal length; what has ended begins anew.
+bool lanes_agree(const Sha256Kernels& kernels, std::size_t count, ByteSpan bytes) {
+  constexpr std::size_t kLongest = 1'100, kEqual = 320;
+  const ByteSpan beginning = bytes.first(77);
+  std::vector<ByteSpan> uneven, equal;
+  for (std::size_t i = 0; i < count; ++i) {
+    uneven.push_back(bytes.subspan(31 * i, kLongest * (count - 1 - i) / std::max<std::size_t>(count - 1, 1)));
+    equal.push_back(bytes.subspan(900 + 13 * i, kEqual));
+  }
+  Sha256Lane begun(kernels);
+  begun.update(beginning);
+  std::vector<Sha256Lane> lanes(count, begun);
+  advance_lanes(lanes, uneven);
+  advance_lanes(lanes, equal);
+  for (std::size_t i = 0; i < count; ++i)
+    if (lanes[i].finish() != sha256({beginning, uneven[i], equal[i]})) return false;
+  return lanes[0].finish() == sha256(ByteSpan{});
+}
+
+/// Two hashes that have got so far go on over the same bytes.
+bool same_agrees(const Sha256Kernels& kernels, std::size_t before_a, std::size_t before_b, ByteSpan bytes) {
+  const ByteSpan message = bytes.subspan(500, 700);
+  Sha256Lane a(kernels);
+  Sha256Lane b(kernels);
+  a.update(bytes.first(before_a));
+  b.update(bytes.subspan(200, before_b));
+  advance_same(a, b, message);
+  return a.finish() == sha256({bytes.first(before_a), message}) &&
+         b.finish() == sha256({bytes.subspan(200, before_b), message});
+}
+
+/// Hashes sixteen messages.
+std::chrono::nanoseconds time_of(const Sha256Kernels& kernels, ByteSpan message) {
   std::vector<Sha256Lane> lanes(kMaxSha256Lanes, Sha256Lane(kernels));
   const std::vector<ByteSpan> messages(kMaxSha256Lanes, message);
   const auto begin = std::chrono::steady_clock::now();
   advance_lanes(lanes, messages);
-  const auto time = std::chrono::steady_clock::now() - begin;
-  for (Sha256Lane& lane : lanes)
-    if (lane.finish() != expected) return std::nullopt;
-  return time;
+  return std::chrono::steady_clock::now() - begin;
 }
 
-const Sha256Kernels& fastest_kernels() {
+/// Whether a set may be chosen.
+bool may_choose(const Sha256Kernels& kernels) {
+  return &kernels == &kOpensslSha256 || detail::agrees_with_openssl(kernels);
+}
+
+const Sha256Kernels& fastest_kernels(std::span<const detail::KnownKernels> known) {
+  struct Candidate {
+    const Sha256Kernels* kernels;
+    std::chrono::nanoseconds best;
+  };
   constexpr int kRounds = 5;
-  constexpr std::size_t kMessageBytes = 4096;
-  const Bytes message(kMessageBytes, 0x5a);
-  const Digest32 expected = sha256(message);
-  const std::span<const Sha256Kernels* const> candidates = available_sha256_kernels();
-  std::vector<std::chrono::nanoseconds> best(candidates.size(), std::chrono::nanoseconds::max());
-  std::vector<bool> wrong(candidates.size(), false);
+  const Bytes message = patternless_bytes(4'096);
+  std::vector<Candidate> candidates;
+  for (const detail::KnownKernels& each : known)
+    if (each.usable && each.kernels != &detail::kPlainSha256 && may_choose(*each.kernels))
+      candidates.push_back({each.kernels, std::chrono::nanoseconds::max()});
   // In turns, and the fastest turn counts: what else the machine does only makes a turn slower.
-  for (int round = 0; round < kRounds; ++round) {
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      if (candidates[i] == &detail::kPlainSha256 || wrong[i]) continue;
-      const auto time = time_of(*candidates[i], message, expected);
-      wrong[i] = !time.has_value();
-      if (time.has_value()) best[i] = std::min(best[i], *time);
-    }
-  }
-  const Sha256Kernels* chosen = &kOpensslSha256;
-  auto least = std::chrono::nanoseconds::max();
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (wrong[i] || best[i] >= least) continue;
-    least = best[i];
-    chosen = candidates[i];
-  }
-  return *chosen;
+  for (int round = 0; round < kRounds; ++round)
+    for (Candidate& candidate : candidates)
+      candidate.best = std::min(candidate.best, time_of(*candidate.kernels, message));
+  const auto fastest = std::ranges::min_element(candidates, {}, &Candidate::best);
+  return fastest == candidates.end() ? kOpensslSha256 : *fastest->kernels;
+}
+
+/// What KVPACK_SHA256_KERNEL names, if anything.
+const char* wanted_kernels() noexcept {
+#if defined(__GLIBC__)
+  // A program with more rights than the one that started it is told nothing by that one's environment.
+  return secure_getenv("KVPACK_SHA256_KERNEL");
+#else
+  return std::getenv("KVPACK_SHA256_KERNEL");
+#endif
 }
 
 }  // namespace
@@ -124,6 +171,20 @@ Result<const Sha256Kernels*> detail::find_kernels(std::span<const KnownKernels> 
   if (!found->usable)
     return fail(ErrorCode::kState, "this machine cannot run the SHA-256 kernels " + std::string(name));
   return found->kernels;
+}
+
+bool detail::agrees_with_openssl(const Sha256Kernels& kernels) {
+  const Bytes bytes = patternless_bytes(2'048);
+  for (const std::size_t count : {1U, 2U, 3U, 4U, 16U})
+    if (!lanes_agree(kernels, count, bytes)) return false;
+  return same_agrees(kernels, 0, 0, bytes) && same_agrees(kernels, 13, 77, bytes) &&
+         same_agrees(kernels, 13, 40, bytes);
+}
+
+const Sha256Kernels& detail::choose_kernels(std::span<const KnownKernels> known, const char* wanted) {
+  if (wanted == nullptr || *wanted == '\0') return fastest_kernels(known);
+  const auto found = find_kernels(known, wanted);
+  return found.has_value() && may_choose(**found) ? **found : kOpensslSha256;
 }
 
 std::span<const Sha256Kernels* const> available_sha256_kernels() {
@@ -141,14 +202,17 @@ Result<const Sha256Kernels*> find_sha256_kernels(std::string_view name) {
 }
 
 const Sha256Kernels& choose_sha256_kernels(const char* wanted) {
-  if (wanted == nullptr || *wanted == '\0') return fastest_kernels();
-  const auto found = find_sha256_kernels(wanted);
-  return found.has_value() ? **found : kOpensslSha256;
+  return detail::choose_kernels(known_kernels(), wanted);
 }
 
-const Sha256Kernels& machine_sha256_kernels() {
-  static const Sha256Kernels& chosen = choose_sha256_kernels(std::getenv("KVPACK_SHA256_KERNEL"));
-  return chosen;
+const Sha256Kernels& machine_sha256_kernels() noexcept {
+  try {
+    // Begun anew by the next call when it is left by an exception.
+    static const Sha256Kernels& chosen = choose_sha256_kernels(wanted_kernels());
+    return chosen;
+  } catch (...) {
+    return kOpensslSha256;
+  }
 }
 
 }  // namespace kvpack

@@ -15,6 +15,13 @@ struct KnownKernels {
 /// As find_sha256_kernels, among these.
 Result<const Sha256Kernels*> find_kernels(std::span<const KnownKernels> known, std::string_view name);
 
+/// Whether a set gives OpenSSL's digests: of messages of even and uneven lengths, one to four and sixteen at
+/// once, of hashes that were copied half way, and of two over the same bytes. Takes microseconds.
+bool agrees_with_openssl(const Sha256Kernels& kernels);
+
+/// As choose_sha256_kernels, among these.
+const Sha256Kernels& choose_kernels(std::span<const KnownKernels> known, const char* wanted);
+
 extern const Sha256Kernels kPlainSha256;
 #if defined(__x86_64__)
 extern const Sha256Kernels kShaniSha256;

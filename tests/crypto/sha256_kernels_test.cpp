@@ -1,7 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <new>
 #include <random>
+#include <set>
+#include <sstream>
 #include <string>
 
 #include "crypto/sha256_sets.h"
@@ -291,6 +296,143 @@ TEST(Sha256Machine, ChoosesWhatIsWantedElseByMeasurement) {
     EXPECT_NE(std::ranges::find(available, &measured), available.end());
     EXPECT_NE(&measured, &detail::kPlainSha256);
   }
+}
+
+using Parts = detail::Sha256StateParts;
+
+// Kernels that are right but for one thing.
+namespace wrong {
+
+void spoil(Sha256State& state) {
+  Parts::words(state)[3] ^= 1;
+}
+template <std::size_t kCount>
+void many(std::span<Sha256State* const> states, std::span<const ByteSpan> messages) {
+  detail::kPlainSha256.advance(states, messages);
+  if (states.size() == kCount) spoil(*states.back());
+}
+void uneven(std::span<Sha256State* const> states, std::span<const ByteSpan> messages) {
+  detail::kPlainSha256.advance(states, messages);
+  for (std::size_t i = 0; i < states.size(); ++i)
+    if (messages[i].size() != messages[0].size()) spoil(*states[i]);
+}
+void same_message(std::span<Sha256State* const> states, std::span<const ByteSpan> messages) {
+  const std::vector<ByteSpan> first(messages.size(), messages[0]);
+  detail::kPlainSha256.advance(
+      states, messages.size() > 1 && messages[1].size() == messages[0].size() ? first : messages);
+}
+template <bool kEqual>
+void same(Sha256State& a, Sha256State& b, ByteSpan message) {
+  const bool equal = Parts::bytes(a) % 64 == Parts::bytes(b) % 64;
+  detail::kPlainSha256.advance_same(a, b, message);
+  if (equal == kEqual) spoil(b);
+}
+void copy(Sha256State& to, const Sha256State& from) {
+  detail::kPlainSha256.copy(to, from);
+  Parts::block(to).fill(0);
+}
+Digest32 padding(Sha256State& state) {
+  const bool two_blocks = Parts::bytes(state) % 64 > 55;
+  Digest32 digest = detail::kPlainSha256.finish(state);
+  if (two_blocks) digest[31] ^= 0x80;
+  return digest;
+}
+Digest32 going_on(Sha256State& state) {
+  Sha256State ended;
+  detail::kPlainSha256.copy(ended, state);
+  return detail::kPlainSha256.finish(ended);
+}
+void nothing(std::span<Sha256State* const>, std::span<const ByteSpan>) {}
+
+template <class Function>
+Sha256Kernels in(Function Sha256Kernels::*part, Function function) {
+  Sha256Kernels kernels = detail::kPlainSha256;
+  kernels.name = "wrong";
+  kernels.*part = function;
+  return kernels;
+}
+std::vector<Sha256Kernels> sets() {
+  using K = Sha256Kernels;
+  return {in(&K::advance, &many<1>), in(&K::advance, &many<2>),          in(&K::advance, &many<3>),
+          in(&K::advance, &many<4>), in(&K::advance, &many<16>),         in(&K::advance, &uneven),
+          in(&K::advance, &nothing), in(&K::advance, &same_message),     in(&K::advance_same, &same<true>),
+          in(&K::copy, &copy),       in(&K::advance_same, &same<false>), in(&K::finish, &padding),
+          in(&K::finish, &going_on)};
+}
+
+}  // namespace wrong
+
+TEST(Sha256Machine, TakesNoSetThatIsWrongAnywhere) {
+  const std::vector<Sha256Kernels> sets = wrong::sets();
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    EXPECT_FALSE(detail::agrees_with_openssl(sets[i])) << i;
+    const detail::KnownKernels known[] = {{&kOpensslSha256, true}, {&sets[i], true}};
+    EXPECT_EQ(&detail::choose_kernels(known, "wrong"), &kOpensslSha256) << i;
+    EXPECT_EQ(&detail::choose_kernels(known, nullptr), &kOpensslSha256) << i;
+  }
+  for (const Sha256Kernels* kernels : available_sha256_kernels())
+    EXPECT_TRUE(detail::agrees_with_openssl(*kernels)) << kernels->name;
+}
+
+TEST(Sha256Machine, TakesARightSetByItsNameAndByMeasurementWhenItIsThere) {
+  Sha256Kernels right = detail::kPlainSha256;
+  right.name = "right";
+  const detail::KnownKernels alone[] = {{&right, true}};
+  EXPECT_EQ(&detail::choose_kernels(alone, "right"), &right);
+  EXPECT_EQ(&detail::choose_kernels(alone, nullptr), &right);
+  const detail::KnownKernels lacking[] = {{&right, false}};
+  EXPECT_EQ(&detail::choose_kernels(lacking, "right"), &kOpensslSha256);
+  EXPECT_EQ(&detail::choose_kernels(lacking, nullptr), &kOpensslSha256);
+}
+
+#if defined(__linux__) && defined(__x86_64__)
+TEST(Sha256Machine, HasTheSetsForWhichTheOperatingSystemNamesTheInstructions) {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(cpuinfo, line) && !line.starts_with("flags")) {
+  }
+  if (!line.starts_with("flags")) GTEST_SKIP() << "/proc/cpuinfo names no flags";
+  std::istringstream words(line);
+  const std::set<std::string> flags{std::istream_iterator<std::string>(words), {}};
+  const auto has = [&](std::initializer_list<const char*> names) {
+    return std::ranges::all_of(names, [&](const char* name) { return flags.contains(name); });
+  };
+  const bool sha = has({"sha_ni", "avx2"});
+  const bool wide = has({"avx512f", "avx512bw", "avx512vl"});
+  EXPECT_EQ(find_sha256_kernels("sha-ni").has_value(), sha);
+  EXPECT_EQ(find_sha256_kernels("avx512-plain").has_value(), wide);
+  EXPECT_EQ(find_sha256_kernels("avx512").has_value(), sha && wide);
+}
+#endif
+
+// Kernels that begin a hash as OpenSSL does, and then lack memory.
+int ended_hashes = 0;
+void end_and_count(Sha256State& state) noexcept {
+  if (Parts::context(state) != nullptr) ++ended_hashes;
+  detail::openssl_end(state);
+}
+
+TEST(Sha256Lane, EndsWhatAConstructorThatThrowsHasBegun) {
+  Sha256Kernels kernels = kOpensslSha256;
+  kernels.end = &end_and_count;
+  kernels.copy = [](Sha256State& to, const Sha256State& from) {
+    detail::openssl_start(to);
+    detail::openssl_copy(to, from);
+    throw std::bad_alloc();
+  };
+  ended_hashes = 0;
+  {
+    const Sha256Lane lane(kernels);
+    EXPECT_THROW(const Sha256Lane copied(lane), std::bad_alloc);
+    EXPECT_EQ(ended_hashes, 1);
+  }
+  EXPECT_EQ(ended_hashes, 2);
+  kernels.start = [](Sha256State& state) {
+    detail::openssl_start(state);
+    throw std::bad_alloc();
+  };
+  EXPECT_THROW(const Sha256Lane lane(kernels), std::bad_alloc);
+  EXPECT_EQ(ended_hashes, 3);
 }
 
 TEST(Sha256Machine, ChoosesOnce) {

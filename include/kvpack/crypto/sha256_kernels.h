@@ -155,10 +155,10 @@ constexpr const Sha256Kernels& pair_kernels(const Sha256Kernels& kernels) noexce
 /// from the same bytes; what has been moved from may only be assigned to or destroyed. One thread at a time.
 class Sha256Lane {
  public:
-  explicit Sha256Lane(const Sha256Kernels& kernels = kOpensslSha256) : kernels_(&kernels) {
+  explicit Sha256Lane(const Sha256Kernels& kernels = kOpensslSha256) : Sha256Lane(&kernels) {
     kernels.start(state_);
   }
-  Sha256Lane(const Sha256Lane& other) : kernels_(other.kernels_) { kernels_->copy(state_, other.state_); }
+  Sha256Lane(const Sha256Lane& other) : Sha256Lane(other.kernels_) { kernels_->copy(state_, other.state_); }
   Sha256Lane(Sha256Lane&& other) noexcept = default;
   Sha256Lane& operator=(const Sha256Lane& other) {
     if (this == &other) return *this;
@@ -190,6 +190,9 @@ class Sha256Lane {
  private:
   friend void advance_lanes(std::span<Sha256Lane> lanes, std::span<const ByteSpan> messages);
   friend void advance_same(Sha256Lane& a, Sha256Lane& b, ByteSpan message);
+
+  /// A fresh state. What the constructors that delegate here throw lets the destructor end what was begun.
+  explicit Sha256Lane(const Sha256Kernels* kernels) noexcept : kernels_(kernels) {}
 
   const Sha256Kernels* kernels_;
   Sha256State state_;

@@ -21,12 +21,13 @@ std::span<const Sha256Kernels* const> available_sha256_kernels();
 Result<const Sha256Kernels*> find_sha256_kernels(std::string_view name);
 
 /// The set called `wanted`, or, without a name, the fastest: a measurement over sixteen messages, which takes
-/// about a millisecond. Kernels whose digest is not OpenSSL's are never taken; a name that cannot be had
-/// gives OpenSSL.
+/// about a millisecond. Either way a set is first held against OpenSSL, over some dozens of messages; one
+/// that gives another digest is never taken. A name that cannot be had gives OpenSSL.
 const Sha256Kernels& choose_sha256_kernels(const char* wanted);
 
 /// What choose_sha256_kernels gave for the environment variable KVPACK_SHA256_KERNEL at the first call in
-/// this process.
-const Sha256Kernels& machine_sha256_kernels();
+/// this process. A call that lacks the memory to choose gets OpenSSL, and the next one chooses. A program
+/// that runs with more rights than who started it (secure_getenv) takes the fastest.
+const Sha256Kernels& machine_sha256_kernels() noexcept;
 
 }  // namespace kvpack
