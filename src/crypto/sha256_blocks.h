@@ -7,13 +7,15 @@
 /// bytes at any alignment; lanes may read the same bytes, and no two lanes share a state. The number of lanes
 /// is in the name. A `_same` function advances two states over one message, whose schedule it computes once.
 /// Time and memory accesses depend on the number of blocks alone. The names do not begin as those that the
-/// shared library exports.
+/// shared library exports, and are hidden: no shared library around this code hands them on.
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
 extern "C" {
+
+#pragma GCC visibility push(hidden)
 
 using kvsha256_blocks = void(uint32_t* const* states, const uint8_t* const* messages, size_t blocks);
 
@@ -34,5 +36,7 @@ kvsha256_blocks kvsha256_avx512_16;
 kvsha256_blocks kvsha256_armv8_1;
 kvsha256_blocks kvsha256_armv8_2;
 kvsha256_blocks kvsha256_armv8_2_same;
+
+#pragma GCC visibility pop
 
 }  // extern "C"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Disassembles the SHA-256 kernels: `instructions.py OBJDUMP NM ARCHIVE LIBRARY`.
 
-In the archive, the files of the kernels define their functions and nothing else that a linker could share between
-files; the functions call nothing, branch on their block counter alone, and move no message or state word into a
+In the archive, the files of the kernels define their functions, hidden, and nothing else that a linker could share
+between files; the functions call nothing, branch on their block counter alone, and move no message or state word into a
 general register. In the linked library, AVX-512 and SHA instructions stand in those functions only.
 
 Exit 77, which ctest shows as skipped: not an x86-64 library, or the tools are missing.
@@ -162,6 +162,10 @@ def check_members(objdump, nm, archive):
             defined = sorted(s[2] for s in symbols if len(s) == 3 and s[1] not in "abcdrtU")
             if defined != sorted(expected) or any(len(s) == 3 and s[1] != "T" for s in symbols if s[-1] in expected):
                 problems.append(f"{member}: defines {', '.join(defined)}")
+            table = run(objdump, "-t", path).splitlines()
+            visible = [name for name in expected if not any(line.endswith(f" .hidden {name}") for line in table)]
+            if visible:
+                problems.append(f"{member}: {', '.join(visible)} would be visible outside of a shared library")
             outside = [s[1] for s in symbols if len(s) == 2 and s[0] in "Uwv"]
             if set(outside) - {"_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail"}:
                 problems.append(f"{member}: needs {', '.join(outside)}")
