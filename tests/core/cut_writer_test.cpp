@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <numeric>
 #include <random>
 
@@ -146,6 +147,162 @@ TEST(CutWriter, KernelsChangeNoByte) {
       }
     }
   }
+}
+
+/// A verdict with all that goes with it.
+std::string told(const Error& error) {
+  std::string text = error.verdict();
+  for (const Context& fact : error.context) text += " " + std::string(fact.key) + "=" + fact.value;
+  return text;
+}
+
+IdentifiedFamily direct_family() {
+  return family_of({{.layer = 0, .name = "k", .dimensions = {kTokenAxis, 2, 4}}});
+}
+
+/// Calls `run(kernels, parallelism)` with every set of kernels on one thread and on three.
+template <class Run>
+void with_all_kernels(const Run& run) {
+  for (const Sha256Kernels* kernels : available_sha256_kernels())
+    for (const unsigned parallelism : {1U, 3U}) {
+      SCOPED_TRACE(std::string(kernels->name) + " on " + std::to_string(parallelism));
+      run(*kernels, parallelism);
+    }
+}
+
+// 50 chunks: with kernels for many messages a plane of that many is written in several windows.
+TEST(CutWriter, KernelsChangeNothingAboutLongStreams) {
+  Fixture expected(12'700, direct_family());
+  ASSERT_TRUE(
+      expected.writer().write_planes(expected.spans(), expected.objects, expected.random).has_value());
+  ASSERT_EQ(expected.objects.put_order.size(), 50U);
+  Bytes longer = expected.wire(0);
+  longer.push_back(0);
+  const ByteSpan exact = ByteSpan(longer).first(longer.size() - 1);
+  with_all_kernels([&](const Sha256Kernels& kernels, unsigned parallelism) {
+    const auto write = [&](ByteSpan stream, std::size_t put) {
+      Fixture f(12'700, direct_family());
+      CutInput input = f.input(false, parallelism);
+      input.sha256 = &kernels;
+      CutWriter writer = *CutWriter::create(input, PlaneBytes::kLater);
+      PieceSource source(stream, 5'000);
+      const auto status = writer.write_stream(source, f.objects, f.random);
+      EXPECT_EQ(f.objects.put_order.size(), put);
+      EXPECT_EQ(f.objects.chunks == expected.objects.chunks, put == 50);
+      return status.has_value() ? std::string("ok") : told(status.error());
+    };
+    const std::string where = " tokens=[12544,156] layer=0 state=k";
+    EXPECT_EQ(write(exact, 50), "ok");
+    EXPECT_EQ(write(exact.first(exact.size() - 1), 49),
+              "state:export state source is shorter than its shape" + where);
+    EXPECT_EQ(write(longer, 49), "state:export state source is longer than its shape" + where);
+  });
+}
+
+// At the first chunk, around the first window's end, and in a later window; direct chunks alone, and among
+// others.
+TEST(CutWriter, AFailingPutEndsTheWriteAtTheSameChunkWithEveryKernels) {
+  struct Cut {
+    std::size_t token_count;
+    IdentifiedFamily family;
+  };
+  for (const Cut& cut : {Cut{12'700, direct_family()}, Cut{4'300, mixed_family()}}) {
+    for (const std::size_t failing : {0U, 15U, 16U, 17U, 48U}) {
+      std::string first;
+      with_all_kernels([&](const Sha256Kernels& kernels, unsigned parallelism) {
+        SCOPED_TRACE(failing);
+        Fixture f(cut.token_count, cut.family);
+        f.objects.fail_put_at = failing;
+        CutInput input = f.input(false, parallelism);
+        input.sha256 = &kernels;
+        CutWriter writer = *CutWriter::create(input, PlaneBytes::kLater);
+        const auto status = writer.write_planes(f.spans(), f.objects, f.random);
+        ASSERT_FALSE(status.has_value());
+        EXPECT_EQ(status.error().verdict(), "quota:no space");
+        if (first.empty()) first = told(status.error());
+        EXPECT_EQ(told(status.error()), first);
+        EXPECT_EQ(f.objects.put_order.size(), failing);
+        EXPECT_EQ(f.objects.chunks.size(), failing);
+        EXPECT_EQ(writer.put().chunks, failing);
+        EXPECT_EQ(writer.states_written(), 0U);
+      });
+    }
+  }
+}
+
+std::atomic<std::size_t> begun_hashes{0};
+void begin_and_count(Sha256State& state) {
+  ++begun_hashes;
+  detail::openssl_start(state);
+}
+
+TEST(CutWriter, KernelsForManyMessagesHashWhereTheyGain) {
+  Sha256Kernels kernels = kOpensslSha256;
+  kernels.lanes = kMaxSha256Lanes;
+  kernels.start = &begin_and_count;
+  const auto used = [&](Fixture& f, bool pairs, unsigned parallelism, bool stream) {
+    kernels.pairs = pairs;
+    CutInput input = f.input(false, parallelism);
+    input.sha256 = &kernels;
+    CutWriter writer = *CutWriter::create(input, PlaneBytes::kLater);
+    begun_hashes = 0;
+    if (stream) {
+      const Bytes wire = f.wire(0);
+      PieceSource source(wire, 10'000);
+      EXPECT_TRUE(writer.write_stream(source, f.objects, f.random).has_value());
+    } else {
+      EXPECT_TRUE(writer.write_planes(f.spans(), f.objects, f.random).has_value());
+    }
+    return begun_hashes > 0;
+  };
+  Fixture three(3 * 256, direct_family());
+  Fixture four(4 * 256, direct_family());
+  EXPECT_TRUE(used(three, true, 1, false));
+  EXPECT_FALSE(used(three, false, 1, false));
+  EXPECT_TRUE(used(four, false, 1, false));
+  EXPECT_FALSE(used(four, false, 3, false));
+  EXPECT_FALSE(used(four, true, 1, true));
+  // Gathered and compressed.
+  Fixture indirect(
+      4'300, family_of({{.layer = 0, .name = "k", .dimensions = {kTokenAxis, 8}, .codec = Codec::kLossless},
+                        {.layer = 0, .name = "v", .dimensions = {2, kTokenAxis, 4}}}));
+  EXPECT_FALSE(used(indirect, true, 1, false));
+}
+
+TEST(CutWriter, OfTwoDamagedChunksTheFirstIsNamedWithEveryKernels) {
+  Fixture f(12'700, direct_family());
+  const auto saved = save_cut(f.input(), f.objects, f.random);
+  ASSERT_TRUE(saved.has_value()) << saved.error().verdict();
+  const ManifestChain chain = *open_chain(saved->pack.bytes, f.objects, &f.ring);
+  const RestorePlan plan = *RestorePlan::create(chain);
+  const std::vector<ChunkRef>& refs = saved->manifest.payload[0].chunks;
+  const auto damage = [&](MemoryObjects& objects, std::size_t i) {
+    objects.chunks.at(refs[i].object_key)[kPageBytes] ^= 1;
+  };
+  const auto remove = [&](MemoryObjects& objects, std::size_t i) {
+    objects.chunks.erase(refs[i].object_key);
+  };
+  const auto named = [&](std::size_t i) {
+    return " object=" + refs[i].object_key.hex() + " tokens=[" + std::to_string(256 * i) +
+           ",256] layer=0 state=k";
+  };
+  with_all_kernels([&](const Sha256Kernels& kernels, unsigned parallelism) {
+    const auto restore = [&](const auto& spoil_first, std::size_t first, const auto& spoil_second,
+                             std::size_t second) {
+      MemoryObjects spoilt;
+      spoilt.packs = f.objects.packs;
+      spoilt.chunks = f.objects.chunks;
+      spoil_first(spoilt, first);
+      spoil_second(spoilt, second);
+      const auto planes =
+          restore_cut(plan, spoilt, {.keys = &f.ring, .parallelism = parallelism, .sha256 = &kernels});
+      return planes.has_value() ? std::string("ok") : told(planes.error());
+    };
+    constexpr std::string_view kDamaged = "authentication:chunk object digest mismatch";
+    EXPECT_EQ(restore(damage, 20, remove, 21), std::string(kDamaged) + named(20));
+    EXPECT_EQ(restore(remove, 20, damage, 21), "not_found:chunk is absent" + named(20));
+    EXPECT_EQ(restore(damage, 15, damage, 48), std::string(kDamaged) + named(15));
+  });
 }
 
 TEST(CutWriter, StateByStateAndStreamsGiveTheBytesOfSaveCut) {

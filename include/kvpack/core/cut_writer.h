@@ -301,8 +301,12 @@ Status CutWriter::write_chunks(std::size_t state_count, DirectPlaintext&& direct
     for (ChunkJob& job : jobs) KVPACK_TRY(random.fill(job.draw));
 
   // With kernels for many messages, so many chunks at a time: while some are stored, the next have no names
-  // yet.
-  const bool together = sha256_->lanes > 1;
+  // yet. Where no chunk can be hashed with others, all are made at once, by one set of threads.
+  const bool together =
+      sha256_->lanes > 1 && std::ranges::any_of(jobs, [&](const ChunkJob& job) {
+        const StatePlan& plan = plans_[states_written_ + job.state];
+        return !direct_plaintext(plan, job.state, plan.realized.chunk_spans[job.span]).empty();
+      });
   const std::size_t window = together ? kMaxSha256Lanes * std::max(parallelism_, 1U) : jobs.size();
   for (std::size_t first = 0; first < jobs.size(); first += window) {
     const auto some = std::span(jobs).subspan(first, std::min(window, jobs.size() - first));
@@ -320,25 +324,33 @@ Status CutWriter::write_chunks(std::size_t state_count, DirectPlaintext&& direct
 /// or would be refused, is left to make_chunk, whose order is the one of verdicts.
 template <class DirectPlaintext>
 Status CutWriter::identify_chunks(std::span<ChunkJob> jobs, const DirectPlaintext& direct_plaintext) const {
+  std::vector<ChunkContent> contents;
+  std::vector<ChunkJob*> wanted;
+  for (ChunkJob& job : jobs) {
+    const StatePlan& plan = plans_[states_written_ + job.state];
+    const ChunkSpan& span = plan.realized.chunk_spans[job.span];
+    const ByteSpan plaintext = direct_plaintext(plan, job.state, span);
+    if (plaintext.empty()) continue;
+    contents.push_back({&plan.fixed->key, span, plaintext});
+    wanted.push_back(&job);
+  }
+  if (contents.empty()) return success();
   const std::size_t threads = std::max(parallelism_, 1U);
-  const std::size_t group = std::min(kMaxSha256Lanes, (jobs.size() + threads - 1) / threads);
-  const auto identify_group = [&](std::vector<ChunkContent>& contents, std::size_t number) -> Status {
-    contents.clear();
-    std::vector<ChunkJob*> wanted;
-    for (ChunkJob& job : jobs.subspan(number * group, std::min(group, jobs.size() - number * group))) {
-      const StatePlan& plan = plans_[states_written_ + job.state];
-      const ChunkSpan& span = plan.realized.chunk_spans[job.span];
-      const ByteSpan plaintext = direct_plaintext(plan, job.state, span);
-      if (plaintext.empty()) continue;
-      contents.push_back({&plan.fixed->key, span, plaintext});
-      wanted.push_back(&job);
-    }
-    const auto ids = chunk_content_ids(*keys_, family_->id(), contents, *sha256_);
-    for (std::size_t i = 0; ids.has_value() && i < wanted.size(); ++i) wanted[i]->content_id = (*ids)[i];
+  const std::size_t group = std::min(kMaxSha256Lanes, (contents.size() + threads - 1) / threads);
+  // Kernels that do not gain by pairs lose to OpenSSL where they fill few of their lanes.
+  const std::size_t least = sha256_->pairs ? 1 : 4;
+  struct NoBuffers {};
+  const auto identify_group = [&](NoBuffers, std::size_t number) -> Status {
+    const std::size_t first = number * group;
+    const std::size_t count = std::min(group, contents.size() - first);
+    if (count < least) return success();
+    const auto ids =
+        chunk_content_ids(*keys_, family_->id(), std::span(contents).subspan(first, count), *sha256_);
+    for (std::size_t i = 0; ids.has_value() && i < count; ++i) wanted[first + i]->content_id = (*ids)[i];
     return success();
   };
-  return for_each_in_parallel((jobs.size() + group - 1) / group, parallelism_,
-                              [] { return std::vector<ChunkContent>{}; }, identify_group);
+  return for_each_in_parallel((contents.size() + group - 1) / group, parallelism_, [] { return NoBuffers{}; },
+                              identify_group);
 }
 
 /// @param get_plaintext  (number among these jobs, StatePlan, ChunkSpan, EncodeWorker) -> Result<ByteSpan>
