@@ -1,6 +1,9 @@
 #include "kvpack/handoff/receiver.h"
 
+#include <random>
+
 #include "handoff/handoff_support.h"
+#include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::handoff::receiver_test {
 namespace {
@@ -210,6 +213,50 @@ TEST(AtomicReceiver, EveryBitOfAPayloadAndOfASealCounts) {
               s.hmac_sha256 = "x";
             }),
             kMismatch);
+}
+
+// Segments of several blocks, of which no kernels keep anything for the next.
+TEST(AtomicReceiver, ADamagedSecondSegmentIsRefusedWithEveryKernels) {
+  const MacKey key = small_key();
+  std::mt19937 random(3);
+  std::vector<Bytes> payloads(3, Bytes(1'198));
+  std::vector<SegmentDescriptor> descriptors;
+  for (Bytes& payload : payloads) {
+    for (std::uint8_t& b : payload) b = static_cast<std::uint8_t>(random());
+    const auto sequence = static_cast<std::uint32_t>(descriptors.size());
+    descriptors.push_back({.sequence = sequence,
+                           .shape = small_shape(599U * sequence, 599),
+                           .byte_len = payload.size(),
+                           .sha256 = to_hex(sha256(payload))});
+  }
+  const std::vector<ByteSpan> views(payloads.begin(), payloads.end());
+  for (const bool deferred : {false, true}) {
+    BeginManifest begin = small_begin(deferred);
+    if (!deferred) begin.segments = descriptors;
+    const SealManifest seal = *sign(begin, descriptors, views, key);
+    for (const Sha256Kernels* kernels : available_sha256_kernels()) {
+      SCOPED_TRACE(kernels->name);
+      const auto judge = [&](std::span<const Bytes> sent, RecordingSink& sink) -> Status {
+        KVPACK_TRY_ASSIGN(ValidatedBegin valid, validated(begin));
+        KVPACK_TRY_ASSIGN(const auto receiver,
+                          AtomicReceiver::open(std::move(valid), key, sink, {}, *kernels));
+        for (std::uint32_t i = 0; i < sent.size(); ++i)
+          KVPACK_TRY(deferred ? receiver->deferred_segment(descriptors[i], sent[i])
+                              : receiver->segment(i, sent[i]));
+        return receiver->prepare_commit(seal);
+      };
+      RecordingSink whole;
+      EXPECT_EQ(verdict(judge(payloads, whole)), "ok");
+      EXPECT_EQ(whole.count("segment_ready"), 3U);
+      for (const std::size_t place : {0U, 63U, 64U, 1'100U, 1'197U}) {
+        std::vector<Bytes> damaged = payloads;
+        damaged[1][place] ^= 1;
+        RecordingSink sink;
+        EXPECT_EQ(verdict(judge(damaged, sink)), "validation:segment length or digest mismatch") << place;
+        EXPECT_EQ(sink.calls, (std::vector<std::string>{"begin", "segment_ready", "abort"}));
+      }
+    }
+  }
 }
 
 TEST(AtomicReceiver, ASealWhileASegmentIsOpenComesTooEarly) {
