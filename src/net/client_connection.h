@@ -1,6 +1,8 @@
 // A TLS connection to a named peer that blocks up to a deadline. docs/protocol/receiver.md §TLS
 #pragma once
 
+#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): Asio asks for libstdc++'s macros first.
+
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <stop_token>

@@ -2,6 +2,8 @@
 // docs/protocol/receiver.md §Control channel
 #pragma once
 
+#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): Asio asks for libstdc++'s macros first.
+
 #include <asio/ip/tcp.hpp>
 
 #include "kvpack/net/socket_address.h"

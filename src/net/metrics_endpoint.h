@@ -2,6 +2,8 @@
 // docs/operations.md §Monitoring a receiver
 #pragma once
 
+#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): Asio asks for libstdc++'s macros first.
+
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
