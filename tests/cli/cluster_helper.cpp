@@ -71,7 +71,8 @@ JsonValue identity_json(const muse::MuseIdentity& identity) {
 
 JsonValue texts(const std::string& text) {
   JsonValue out = JsonValue::array();
-  out.push(text);
+  JsonValue one(text);
+  out.push(std::move(one));
   return out;
 }
 
