@@ -376,6 +376,8 @@ inline Result<std::vector<Id32>> chunk_content_ids(const KeySchedule& keys, cons
                                                    const Sha256Kernels& sha256) {
   std::vector<Bytes> prefixes;
   std::vector<PrefixedMessage> messages;
+  prefixes.reserve(chunks.size());
+  messages.reserve(chunks.size());
   for (const ChunkContent& chunk : chunks) {
     KVPACK_TRY_ASSIGN(Bytes prefix, detail::chunk_content_prefix(keys, family_id, chunk));
     prefixes.push_back(std::move(prefix));
@@ -384,6 +386,7 @@ inline Result<std::vector<Id32>> chunk_content_ids(const KeySchedule& keys, cons
   std::vector<Digest32> tags(chunks.size());
   hmac_sha256_each(HmacLaneKey(keys.key(KeyPurpose::kChunkIdentity), sha256), messages, tags);
   std::vector<Id32> ids;
+  ids.reserve(tags.size());
   for (const Digest32& tag : tags) ids.push_back(Id32{tag});
   return ids;
 }
