@@ -203,7 +203,7 @@ void StagedFile::discard() noexcept {
   file_.reset();
 }
 
-Result<StagedFile> StagedFile::write(StoreContext& context, ByteSpan bytes) {
+Result<StagedFile> StagedFile::write(StoreContext& context, std::span<const ByteSpan> pieces) {
   std::string name;
   KVPACK_TRY_ASSIGN(auto file, context.files.partials().create_unnamed());
   if (file == nullptr) {
@@ -211,9 +211,13 @@ Result<StagedFile> StagedFile::write(StoreContext& context, ByteSpan bytes) {
     file = std::move(partial.file);
     name = std::move(partial.name);
   }
-  StagedFile staged(context, std::move(file), std::move(name), bytes.size());
-  KVPACK_TRY(staged.file_->preallocate(bytes.size()));
-  KVPACK_TRY(write_all(*staged.file_, 0, bytes));
+  StagedFile staged(context, std::move(file), std::move(name), sum_of_sizes(pieces));
+  KVPACK_TRY(staged.file_->preallocate(staged.size_bytes_));
+  std::uint64_t at = 0;
+  for (const ByteSpan piece : pieces) {
+    KVPACK_TRY(write_all(*staged.file_, at, piece));
+    at += piece.size();
+  }
   staged.file_->start_write_back();
   return staged;
 }

@@ -19,7 +19,11 @@ inline constexpr std::size_t kMaxStagedFiles = 512;
 class StagedFile {
  public:
   /// Reserves room, then writes. The file is not synced.
-  static Result<StagedFile> write(StoreContext& context, ByteSpan bytes);
+  /// @param pieces  the object, in order
+  static Result<StagedFile> write(StoreContext& context, std::span<const ByteSpan> pieces);
+  static Result<StagedFile> write(StoreContext& context, ByteSpan bytes) {
+    return write(context, std::span(&bytes, 1));
+  }
 
   StagedFile(StagedFile&& other) noexcept;
   StagedFile& operator=(StagedFile&& other) noexcept;

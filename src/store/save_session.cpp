@@ -17,6 +17,10 @@ class UploadSink final : public ChunkSink {
   Status put(const StateKey&, const ChunkSpan&, const ChunkRef& ref, ByteSpan object) override {
     return upload_->put_chunk(ref, object);
   }
+  Status put_pieces(const StateKey&, const ChunkSpan&, const ChunkRef& ref,
+                    std::span<const ByteSpan> pieces) override {
+    return upload_->put_chunk(ref, pieces);
+  }
   ChunkRef settled(const ChunkRef& ref) const override { return upload_->settled(ref); }
 
  private:

@@ -26,18 +26,22 @@ Result<std::unique_ptr<File>> open_stored(const StoreFiles& files, ObjectKind ki
   return file;
 }
 
-/// All of a file that has exactly the length of `out`.
-Status read_whole(const File& file, MutableByteSpan out, std::string_view wrong) {
+/// All of a file that has exactly the length of `pieces` together, into these.
+Status read_whole(const File& file, std::span<const MutableByteSpan> pieces, std::string_view wrong) {
   const auto refuse = [&] { return fail(ErrorCode::kAuthentication, std::string(wrong)); };
   KVPACK_TRY_ASSIGN(const FileFacts facts, file.facts());
-  if (facts.size_bytes != out.size()) return refuse();
-  Status read = read_exactly(file, 0, out);
-  if (!read.has_value()) {
-    if (read.error().code == ErrorCode::kTruncated) return refuse();
-    return read;
+  if (facts.size_bytes != sum_of_sizes(pieces)) return refuse();
+  std::uint64_t at = 0;
+  for (const MutableByteSpan piece : pieces) {
+    Status read = read_exactly(file, at, piece);
+    if (!read.has_value()) {
+      if (read.error().code == ErrorCode::kTruncated) return refuse();
+      return read;
+    }
+    at += piece.size();
   }
   std::array<std::uint8_t, 1> more{};
-  KVPACK_TRY_ASSIGN(const std::size_t extra, file.read_some(out.size(), more));
+  KVPACK_TRY_ASSIGN(const std::size_t extra, file.read_some(at, more));
   if (extra != 0) return refuse();
   return success();
 }
@@ -52,7 +56,8 @@ Result<Bytes> read_pack_file(const StoreFiles& files, const Id32& id,
   if (*expected_bytes > kMaxPackBytes)
     return fail(ErrorCode::kAuthentication, std::string(kManifestLengthChanged));
   Bytes pack(static_cast<std::size_t>(*expected_bytes));
-  KVPACK_TRY(read_whole(*file, pack, kManifestLengthChanged));
+  const MutableByteSpan whole = pack;
+  KVPACK_TRY(read_whole(*file, std::span(&whole, 1), kManifestLengthChanged));
   return pack;
 }
 
@@ -97,9 +102,15 @@ Result<Bytes> StoreObjects::read_pack(const Id32& manifest_id) {
 }
 
 Status StoreObjects::read_chunk(const ChunkRef& ref, MutableByteSpan object) {
+  const MutableByteSpan whole = object.first(ref.object_bytes);
+  Bytes unused;
+  return read_chunk_pieces(ref, std::span(&whole, 1), unused);
+}
+
+Status StoreObjects::read_chunk_pieces(const ChunkRef& ref, std::span<const MutableByteSpan> pieces, Bytes&) {
   KVPACK_TRY_ASSIGN(const auto file,
                     open_stored(*files_, ObjectKind::kChunk, ref.object_key, kChunkMismatch));
-  return read_whole(*file, object.first(ref.object_bytes), kChunkMismatch);
+  return read_whole(*file, pieces, kChunkMismatch);
 }
 
 Result<const ChainLink*> ChainReader::read(const Id32& id, bool is_leaf) {

@@ -19,6 +19,8 @@ class StoreObjects final : public ObjectSource {
   /// @error kNotFound `artifact not found`; kAuthentication `pinned chunk metadata mismatch` (no regular
   ///        file, another length); kIo
   Status read_chunk(const ChunkRef& ref, MutableByteSpan object) override;
+  Status read_chunk_pieces(const ChunkRef& ref, std::span<const MutableByteSpan> pieces,
+                           Bytes& spare) override;
 
  private:
   const StoreFiles* files_;

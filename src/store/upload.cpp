@@ -120,8 +120,8 @@ class Upload::Session {
   Result<std::optional<ChunkRef>> find_chunk(const Id32& content_id, std::uint32_t plaintext_bytes) {
     return in_call([&] { return find(content_id, plaintext_bytes); }, OnError::kGoOn);
   }
-  Status put_chunk(const ChunkRef& ref, ByteSpan object) {
-    return in_call([&] { return put(ref, object); });
+  Status put_chunk(const ChunkRef& ref, std::span<const ByteSpan> pieces) {
+    return in_call([&] { return put(ref, pieces); });
   }
   Status wait_for_batch() {
     Status linked = linking_.wait();
@@ -179,7 +179,7 @@ class Upload::Session {
   }
 
   Result<std::optional<ChunkRef>> find(const Id32& content_id, std::uint32_t plaintext_bytes);
-  Status put(const ChunkRef& ref, ByteSpan object);
+  Status put(const ChunkRef& ref, std::span<const ByteSpan> pieces);
   Status publish_all(const MakeManifests& make);
   Status compare(const MakeManifests& make);
 
@@ -258,13 +258,13 @@ Result<std::optional<ChunkRef>> Upload::Session::find(const Id32& content_id, st
   return std::optional<ChunkRef>();
 }
 
-Status Upload::Session::put(const ChunkRef& ref, ByteSpan object) {
+Status Upload::Session::put(const ChunkRef& ref, std::span<const ByteSpan> pieces) {
   if (is_replay())
     return fail(ErrorCode::kAuthentication,
                 "published export replay contains changed or unavailable chunk bytes");
   if (linking_.has_failed()) return linking_.wait();
   KVPACK_TRY(detail::validate_chunk_ref(ref));
-  if (object.size() != ref.object_bytes)
+  if (sum_of_sizes(pieces) != ref.object_bytes)
     return fail(ErrorCode::kState, "chunk object does not have the length of its reference");
   {
     const std::lock_guard lock(mutex_);
@@ -278,10 +278,10 @@ Status Upload::Session::put(const ChunkRef& ref, ByteSpan object) {
     if (!staged_.objects.empty()) KVPACK_TRY(flush());
     KVPACK_TRY(linking_.wait());
   }
-  KVPACK_TRY_ASSIGN(StagedFile file, StagedFile::write(context_, object));
+  KVPACK_TRY_ASSIGN(StagedFile file, StagedFile::write(context_, pieces));
   staged_.objects.push_back({.kind = ObjectKind::kChunk, .id = ref.object_key, .file = std::move(file)});
   staged_.refs.push_back(ref);
-  staged_.bytes += object.size();
+  staged_.bytes += ref.object_bytes;
   ++staged_.records;
   {
     const std::lock_guard lock(mutex_);
@@ -597,8 +597,8 @@ void Upload::set_parallelism(unsigned threads) noexcept {
 Result<std::optional<ChunkRef>> Upload::find_chunk(const Id32& content_id, std::uint32_t plaintext_bytes) {
   return session_->find_chunk(content_id, plaintext_bytes);
 }
-Status Upload::put_chunk(const ChunkRef& ref, ByteSpan object) {
-  return session_->put_chunk(ref, object);
+Status Upload::put_chunk(const ChunkRef& ref, std::span<const ByteSpan> pieces) {
+  return session_->put_chunk(ref, pieces);
 }
 Status Upload::wait_for_batch() {
   return session_->wait_for_batch();

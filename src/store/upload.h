@@ -72,12 +72,13 @@ class Upload {
   /// Takes an encoded chunk object and writes it to a temporary file at once. The batch is planned and linked
   /// when it reaches 64 MiB or 256 objects. A content that this upload has found or put before is not written
   /// again (imports go by object key). One thread at a time.
-  /// @param object  ref.object_bytes long; valid during the call only
+  /// @param pieces  of the object, in order, ref.object_bytes long together; valid during the call only
   /// @error kAuthentication `published export replay contains changed or unavailable chunk bytes` (replay),
   ///        or the reference contradicts a row or a file of its key; kQuota `actual durable publication
   ///        exceeds reservation`; kState `upload session was superseded`, `upload is not reserved`;
   ///        kPoisoned; kCatalog kIo
-  Status put_chunk(const ChunkRef& ref, ByteSpan object);
+  Status put_chunk(const ChunkRef& ref, std::span<const ByteSpan> pieces);
+  Status put_chunk(const ChunkRef& ref, ByteSpan object) { return put_chunk(ref, std::span(&object, 1)); }
   /// Waits for a batch that is being linked beside the caller. @return its error, if no call has told it yet:
   /// it counts before anything that went wrong with later chunks. As put_chunk
   Status wait_for_batch();

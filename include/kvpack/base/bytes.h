@@ -102,6 +102,32 @@ inline void copy_bytes(ByteSpan from, MutableByteSpan to) noexcept {
   if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
 }
 
+/// How many bytes spans of memory hold together. @pre the sum fits
+template <class Byte>
+constexpr std::size_t sum_of_sizes(std::span<const std::span<Byte>> pieces) noexcept {
+  std::size_t sum = 0;
+  for (const std::span<Byte> piece : pieces) sum += piece.size();
+  return sum;
+}
+
+/// Copies pieces, one behind the other, to the front of `to`.
+/// @pre to.size() >= sum_of_sizes(pieces); no overlap
+inline void join_pieces(std::span<const ByteSpan> pieces, MutableByteSpan to) noexcept {
+  for (const ByteSpan piece : pieces) {
+    copy_bytes(piece, to);
+    to = to.subspan(piece.size());
+  }
+}
+
+/// The way back: fills all pieces from the front of `from`. @pre from.size() >= sum_of_sizes(pieces); no
+/// overlap
+inline void split_into_pieces(ByteSpan from, std::span<const MutableByteSpan> pieces) noexcept {
+  for (const MutableByteSpan piece : pieces) {
+    copy_bytes(from.first(piece.size()), piece);
+    from = from.subspan(piece.size());
+  }
+}
+
 /// Little-endian load and store at a fixed place of a fixed-size header. @pre the range lies inside `bytes`.
 template <std::unsigned_integral U>
 constexpr U load_le(ByteSpan bytes, std::size_t offset) noexcept {

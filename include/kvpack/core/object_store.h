@@ -19,6 +19,18 @@ class ObjectSource {
   /// caller asked for parallelism. @error kNotFound it is absent; kTruncated it is shorter; kBounds longer;
   /// kIo
   virtual Status read_chunk(const ChunkRef& ref, MutableByteSpan object) = 0;
+
+  /// read_chunk into pieces of memory, in order, that are ref.object_bytes long together: the payload can go
+  /// straight to where it belongs. A source that does not know better reads the whole object first.
+  /// @param spare  memory of the calling thread's for that, used again from object to object
+  /// @error as read_chunk
+  virtual Status read_chunk_pieces(const ChunkRef& ref, std::span<const MutableByteSpan> pieces,
+                                   Bytes& spare) {
+    const MutableByteSpan object = room_in(spare, ref.object_bytes);
+    KVPACK_TRY(read_chunk(ref, object));
+    split_into_pieces(object, pieces);
+    return success();
+  }
 };
 
 /// Takes encoded chunk objects, one at a time, in (state, span) order.
@@ -37,9 +49,22 @@ class ChunkSink {
   /// @param object  valid during the call only. An error ends the save and is what it returns.
   virtual Status put(const StateKey& state, const ChunkSpan& span, const ChunkRef& ref, ByteSpan object) = 0;
 
+  /// put of an object that lies in pieces of memory, in order: header, payload and padding need not be
+  /// brought together to be written. A sink that does not know better gets them as one.
+  virtual Status put_pieces(const StateKey& state, const ChunkSpan& span, const ChunkRef& ref,
+                            std::span<const ByteSpan> pieces) {
+    if (pieces.size() == 1) return put(state, span, ref, pieces.front());
+    const MutableByteSpan object = room_in(joined_, ref.object_bytes);
+    join_pieces(pieces, object);
+    return put(state, span, ref, object);
+  }
+
   /// Asked once for each reference that was found or put, after the last chunk: the one that the manifest
   /// shall hold. It differs where the same content has meanwhile been kept under another reference.
   virtual ChunkRef settled(const ChunkRef& ref) const { return ref; }
+
+ private:
+  Bytes joined_;  ///< Of put_pieces, used again from object to object.
 };
 
 }  // namespace kvpack
