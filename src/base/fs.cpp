@@ -9,6 +9,9 @@
 #include <cerrno>
 #include <system_error>
 
+#include "base/host.h"
+#include "base/system_calls.h"
+
 namespace kvpack {
 namespace {
 
@@ -62,11 +65,12 @@ FileFacts facts_of(const struct stat& s) {
   facts.permissions = s.st_mode & 07777;
   facts.owner = s.st_uid;
   facts.ours = s.st_uid == ::geteuid();
-  facts.device = s.st_dev;
+  facts.device = static_cast<std::uint64_t>(s.st_dev);
   facts.inode = s.st_ino;
-  facts.access_time_ns = nanoseconds(s.st_atim);
-  facts.modification_time_ns = nanoseconds(s.st_mtim);
-  facts.change_time_ns = nanoseconds(s.st_ctim);
+  const system_calls::FileTimes times = system_calls::times_of(s);
+  facts.access_time_ns = nanoseconds(times.access);
+  facts.modification_time_ns = nanoseconds(times.modification);
+  facts.change_time_ns = nanoseconds(times.change);
   return facts;
 }
 
@@ -87,7 +91,8 @@ Status check_range(std::uint64_t offset, std::size_t length, std::string_view op
 
 class SystemFile final : public File {
  public:
-  SystemFile(Descriptor fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  SystemFile(Descriptor fd, std::string path, SystemCalls calls)
+      : fd_(std::move(fd)), path_(std::move(path)), calls_(calls) {}
 
   int fd() const noexcept { return fd_.get(); }
   const std::string& path() const override { return path_; }
@@ -116,15 +121,15 @@ class SystemFile final : public File {
   Status preallocate(std::uint64_t size_bytes) override {
     if (size_bytes == 0) return success();
     KVPACK_TRY(check_range(size_bytes, 0, "preallocate", path_));
-    const int done =
-        retry([&] { return ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size_bytes)); });
-    if (done != 0 && errno != EOPNOTSUPP && errno != ENOSYS) return os_error(errno, "preallocate", path_);
+    if (retry([&] { return system_calls::preallocate(fd_.get(), static_cast<off_t>(size_bytes), calls_); }) !=
+        0)
+      return os_error(errno, "preallocate", path_);
     return success();
   }
-  void start_write_back() override { (void)::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE); }
+  void start_write_back() override { system_calls::start_write_back(fd_.get(), calls_); }
   Status sync() override {
     // Not retried: after EINTR or any other failure nobody knows what has reached the medium.
-    if (::fsync(fd_.get()) != 0) return os_error(errno, "sync", path_);
+    if (system_calls::sync_to_medium(fd_.get(), calls_) != 0) return os_error(errno, "sync", path_);
     return success();
   }
   Result<bool> try_lock(LockMode mode) override {
@@ -141,13 +146,14 @@ class SystemFile final : public File {
  private:
   Descriptor fd_;
   std::string path_;
+  SystemCalls calls_;
 };
 
 /// A file just opened, once it has proved to be a regular one.
-Result<std::unique_ptr<File>> accept_regular(Descriptor fd, std::string path) {
+Result<std::unique_ptr<File>> accept_regular(Descriptor fd, std::string path, SystemCalls calls) {
   KVPACK_TRY_ASSIGN(const auto facts, facts_of_descriptor(fd.get(), path));
   if (facts.kind != FileKind::kRegular) return fail(ErrorCode::kIo, "open " + path + ": not a regular file");
-  return std::unique_ptr<File>(std::make_unique<SystemFile>(std::move(fd), std::move(path)));
+  return std::unique_ptr<File>(std::make_unique<SystemFile>(std::move(fd), std::move(path), calls));
 }
 
 // A pipe or device in the place of a file must not make open wait or take a terminal; the kind is checked
@@ -156,7 +162,8 @@ constexpr int kOpenFlags = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 
 class SystemDirectory final : public Directory {
  public:
-  SystemDirectory(Descriptor fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  SystemDirectory(Descriptor fd, std::string path, SystemCalls calls)
+      : fd_(std::move(fd)), path_(std::move(path)), calls_(calls) {}
 
   const std::string& path() const override { return path_; }
   Result<FileFacts> facts() const override { return facts_of_descriptor(fd_.get(), path_); }
@@ -172,30 +179,29 @@ class SystemDirectory final : public Directory {
     KVPACK_TRY(check_file_name(name));
     Descriptor fd = open_at(name, (mode == OpenMode::kRead ? O_RDONLY : O_RDWR) | O_NOFOLLOW | kOpenFlags);
     if (!fd.ok()) return error("open", name);
-    return accept_regular(std::move(fd), join_path(path_, name));
+    return accept_regular(std::move(fd), join_path(path_, name), calls_);
   }
   Result<std::unique_ptr<File>> create(std::string_view name) override {
     KVPACK_TRY(check_file_name(name));
     Descriptor fd = open_at(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | kOpenFlags);
     if (!fd.ok()) return error("create", name);
-    return std::unique_ptr<File>(std::make_unique<SystemFile>(std::move(fd), join_path(path_, name)));
+    return std::unique_ptr<File>(std::make_unique<SystemFile>(std::move(fd), join_path(path_, name), calls_));
   }
   Result<std::unique_ptr<File>> create_unnamed() override {
-    Descriptor fd = open_at(".", O_RDWR | O_TMPFILE | O_CLOEXEC);
+    Descriptor fd(retry([&] { return system_calls::open_unnamed(fd_.get(), kFileMode, calls_); }));
     if (!fd.ok()) {
-      // EISDIR and ENOENT come from kernels that do not know the flag.
-      if (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL)
-        return std::unique_ptr<File>();
+      if (errno == ENOTSUP) return std::unique_ptr<File>();
       return os_error(errno, "create unnamed file in", path_);
     }
-    // The way to a name leads through /proc, which a container may lack.
-    if (::access(proc_path(fd.get()).c_str(), F_OK) != 0) return std::unique_ptr<File>();
+    // Without a way to a name it is of no use.
+    if (::access(system_calls::path_of_descriptor(fd.get()).c_str(), F_OK) != 0)
+      return std::unique_ptr<File>();
     return std::unique_ptr<File>(
-        std::make_unique<SystemFile>(std::move(fd), join_path(path_, "(unnamed file)")));
+        std::make_unique<SystemFile>(std::move(fd), join_path(path_, "(unnamed file)"), calls_));
   }
   Status link_unnamed(File& file, std::string_view name) override {
     KVPACK_TRY(check_file_name(name));
-    const std::string from = proc_path(static_cast<SystemFile&>(file).fd());
+    const std::string from = system_calls::path_of_descriptor(static_cast<SystemFile&>(file).fd());
     if (::linkat(AT_FDCWD, from.c_str(), fd_.get(), std::string(name).c_str(), AT_SYMLINK_FOLLOW) != 0)
       return error("link", name);
     return success();
@@ -222,10 +228,10 @@ class SystemDirectory final : public Directory {
     KVPACK_TRY(check_file_name(name));
     KVPACK_TRY(check_file_name(to_name));
     auto& target = static_cast<SystemDirectory&>(to);
-    if (::renameat2(fd_.get(), std::string(name).c_str(), target.fd_.get(), std::string(to_name).c_str(),
-                    RENAME_NOREPLACE) == 0)
+    if (system_calls::rename_exclusive(fd_.get(), std::string(name).c_str(), target.fd_.get(),
+                                       std::string(to_name).c_str(), calls_) == 0)
       return true;
-    if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+    if (errno == ENOTSUP) return false;
     return target.error("rename to", to_name);
   }
   Status unlink(std::string_view name) override {
@@ -239,7 +245,7 @@ class SystemDirectory final : public Directory {
     Descriptor fd = open_at(name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (!fd.ok()) return error("open directory", name);
     return std::unique_ptr<Directory>(
-        std::make_unique<SystemDirectory>(std::move(fd), join_path(path_, name)));
+        std::make_unique<SystemDirectory>(std::move(fd), join_path(path_, name), calls_));
   }
   Status make_directory(std::string_view name) override {
     KVPACK_TRY(check_file_name(name));
@@ -287,12 +293,11 @@ class SystemDirectory final : public Directory {
     return load_le<std::uint64_t>(bytes, 0);
   }
   Status sync() override {
-    if (::fsync(fd_.get()) != 0) return os_error(errno, "sync directory", path_);
+    if (system_calls::sync_to_medium(fd_.get(), calls_) != 0) return os_error(errno, "sync directory", path_);
     return success();
   }
 
  private:
-  static std::string proc_path(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
   Descriptor open_at(std::string_view name, int flags) const {
     return Descriptor(
         retry([&] { return ::openat(fd_.get(), std::string(name).c_str(), flags, kFileMode); }));
@@ -304,6 +309,7 @@ class SystemDirectory final : public Directory {
 
   Descriptor fd_;
   std::string path_;
+  SystemCalls calls_;
 };
 
 int link_flag(Links links) {
@@ -317,13 +323,19 @@ Status check_path(std::string_view path) {
 
 }  // namespace
 
+SystemCalls wanted_system_calls() noexcept {
+  const char* const portable = environment_value("KVPACK_FS_PORTABLE");
+  return portable != nullptr && *portable != '\0' ? SystemCalls::kPortable : SystemCalls::kAll;
+}
+
 Result<std::unique_ptr<Directory>> SystemFileSystem::open_directory(std::string_view path, Links links) {
   KVPACK_TRY(check_path(path));
   std::string text(path);
   Descriptor fd(
       retry([&] { return ::open(text.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | link_flag(links)); }));
   if (!fd.ok()) return os_error(errno, "open directory", text);
-  return std::unique_ptr<Directory>(std::make_unique<SystemDirectory>(std::move(fd), std::move(text)));
+  return std::unique_ptr<Directory>(
+      std::make_unique<SystemDirectory>(std::move(fd), std::move(text), calls_));
 }
 
 Result<std::unique_ptr<File>> SystemFileSystem::open_file(std::string_view path, Links links) {
@@ -331,7 +343,7 @@ Result<std::unique_ptr<File>> SystemFileSystem::open_file(std::string_view path,
   std::string text(path);
   Descriptor fd(retry([&] { return ::open(text.c_str(), O_RDONLY | kOpenFlags | link_flag(links)); }));
   if (!fd.ok()) return os_error(errno, "open", text);
-  return accept_regular(std::move(fd), std::move(text));
+  return accept_regular(std::move(fd), std::move(text), calls_);
 }
 
 namespace {

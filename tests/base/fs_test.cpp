@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "kvpack/base/clock.h"
+#include "kvpack/base/publish.h"
 #include "support/fake_fs.h"
 #include "support/temp_directory.h"
 
@@ -44,12 +45,25 @@ Bytes content(Directory& directory, std::string_view name) {
   return out;
 }
 
-/// The system's directory and the fake's behave alike, or tests on the fake would prove nothing.
-class AnyFileSystem : public ::testing::TestWithParam<bool> {
+enum class Kind { kSystem, kPortable, kFake, kPortableFake };
+
+bool is_fake(Kind kind) {
+  return kind == Kind::kFake || kind == Kind::kPortableFake;
+}
+bool is_portable(Kind kind) {
+  return kind == Kind::kPortable || kind == Kind::kPortableFake;
+}
+
+/// The system's directory and the fake's behave alike, or tests on the fake would prove nothing; and so do
+/// those that make do with what every system has.
+class AnyFileSystem : public ::testing::TestWithParam<Kind> {
  protected:
-  AnyFileSystem() {
-    FileSystem& fs = GetParam() ? static_cast<FileSystem&>(fake_) : static_cast<FileSystem&>(system_);
-    auto opened = fs.open_directory(GetParam() ? "/" : temp_.path(), Links::kRefuse);
+  AnyFileSystem() : system_(is_portable(GetParam()) ? SystemCalls::kPortable : SystemCalls::kAll) {
+    fake_.support_unnamed_files(!is_portable(GetParam()));
+    fake_.support_exclusive_rename(!is_portable(GetParam()));
+    FileSystem& fs =
+        is_fake(GetParam()) ? static_cast<FileSystem&>(fake_) : static_cast<FileSystem&>(system_);
+    auto opened = fs.open_directory(is_fake(GetParam()) ? "/" : temp_.path(), Links::kRefuse);
     EXPECT_TRUE(opened.has_value());
     directory_ = *std::move(opened);
   }
@@ -64,8 +78,12 @@ class AnyFileSystem : public ::testing::TestWithParam<bool> {
   testing::FakeFileSystem fake_;
   std::unique_ptr<Directory> directory_;
 };
-INSTANTIATE_TEST_SUITE_P(SystemAndFake, AnyFileSystem, ::testing::Bool(),
-                         [](const auto& any) { return any.param ? "Fake" : "System"; });
+INSTANTIATE_TEST_SUITE_P(SystemAndFake, AnyFileSystem,
+                         ::testing::Values(Kind::kSystem, Kind::kPortable, Kind::kFake, Kind::kPortableFake),
+                         [](const auto& any) {
+                           return std::string(is_portable(any.param) ? "Portable" : "") +
+                                  (is_fake(any.param) ? "Fake" : "System");
+                         });
 
 TEST_P(AnyFileSystem, CreatesPrivateFilesAndNeverOverAnother) {
   put("a", "one");
@@ -90,7 +108,7 @@ TEST_P(AnyFileSystem, MissingNamesAreNotFoundInEveryOperation) {
   EXPECT_EQ(code(directory_->unlink("x")), ErrorCode::kNotFound);
   EXPECT_EQ(code(directory_->link("x", *directory_, "y")), ErrorCode::kNotFound);
   EXPECT_EQ(code(directory_->rename("x", *directory_, "y")), ErrorCode::kNotFound);
-  EXPECT_EQ(code(directory_->rename_exclusive("x", *directory_, "y")), ErrorCode::kNotFound);
+  EXPECT_EQ(code(rename_no_replace(*directory_, "x", *directory_, "y")), ErrorCode::kNotFound);
   EXPECT_EQ(code(directory_->open_directory("x")), ErrorCode::kNotFound);
   EXPECT_EQ(code(directory_->remove_directory("x")), ErrorCode::kNotFound);
   EXPECT_EQ(code(directory_->mark_accessed("x")), ErrorCode::kNotFound);
@@ -136,6 +154,11 @@ TEST_P(AnyFileSystem, ReadsAndWritesAtPositions) {
 TEST_P(AnyFileSystem, UnnamedFileAppearsOnlyByItsLinkAndNeverReplaces) {
   auto file = directory_->create_unnamed();
   ASSERT_TRUE(file.has_value());
+  if (is_portable(GetParam())) {
+    EXPECT_EQ(*file, nullptr);
+    EXPECT_TRUE(names_in(*directory_).empty());
+    return;
+  }
   ASSERT_NE(*file, nullptr);
   ASSERT_TRUE(write_all(**file, 0, byte_view("text")).has_value());
   EXPECT_EQ((*file)->facts()->links, 0U);
@@ -158,15 +181,43 @@ TEST_P(AnyFileSystem, LinksAndRenames) {
   EXPECT_TRUE(directory_->facts("a")->is_same_file(*directory_->facts("c")));
   EXPECT_FALSE(directory_->facts("a")->is_same_file(*directory_->facts("b")));
   EXPECT_EQ(directory_->link("a", *directory_, "b").error().code, ErrorCode::kExpectation);
-  EXPECT_EQ(directory_->rename_exclusive("a", *directory_, "b").error().code, ErrorCode::kExpectation);
+  if (is_portable(GetParam())) {
+    EXPECT_FALSE(*directory_->rename_exclusive("a", *directory_, "b"));
+    EXPECT_FALSE(*directory_->rename_exclusive("a", *directory_, "d"));
+  } else {
+    EXPECT_EQ(directory_->rename_exclusive("a", *directory_, "b").error().code, ErrorCode::kExpectation);
+  }
+  EXPECT_EQ(rename_no_replace(*directory_, "a", *directory_, "b").error().code, ErrorCode::kExpectation);
   EXPECT_EQ(content(*directory_, "b"), bytes_of("two"));
-  EXPECT_TRUE(*directory_->rename_exclusive("a", *directory_, "d"));
+  EXPECT_TRUE(rename_no_replace(*directory_, "a", *directory_, "d").has_value());
   ASSERT_TRUE(directory_->rename("d", *directory_, "b").has_value());
   EXPECT_EQ(content(*directory_, "b"), bytes_of("one"));
   EXPECT_EQ(names_in(*directory_), (std::vector<std::string>{"b", "c"}));
   ASSERT_TRUE(directory_->unlink("c").has_value());
   EXPECT_EQ(directory_->facts("b")->links, 1U);
   ASSERT_TRUE(directory_->sync().has_value());
+}
+
+TEST_P(AnyFileSystem, ADirectoryIsRenamedOverNothingThatHoldsAnything) {
+  for (const char* name : {"from", "to"}) {
+    ASSERT_TRUE(directory_->make_directory(name).has_value());
+    const auto inner = *directory_->open_directory(name);
+    ASSERT_TRUE(inner->create(name).has_value());
+  }
+  EXPECT_EQ(rename_no_replace(*directory_, "from", *directory_, "to").error().code, ErrorCode::kExpectation);
+  EXPECT_EQ(names_in(*directory_), (std::vector<std::string>{"from", "to"}));
+  ASSERT_TRUE(rename_no_replace(*directory_, "from", *directory_, "new").has_value());
+  EXPECT_EQ(names_in(*directory_), (std::vector<std::string>{"new", "to"}));
+}
+
+TEST_P(AnyFileSystem, PublishesAndNeverOverAnother) {
+  EXPECT_EQ(*publish_bytes(*directory_, "set", byte_view("one")), Published::kNew);
+  EXPECT_EQ(*publish_bytes(*directory_, "set", byte_view("one")), Published::kAlreadyThere);
+  EXPECT_EQ(publish_bytes(*directory_, "set", byte_view("two")).error().verdict(),
+            "expectation:target exists with different bytes");
+  EXPECT_EQ(content(*directory_, "set"), bytes_of("one"));
+  EXPECT_EQ(directory_->facts("set")->links, 1U);
+  EXPECT_EQ(names_in(*directory_), std::vector<std::string>{"set"});
 }
 
 TEST_P(AnyFileSystem, DirectoriesArePrivateAndRemovedOnlyWhenEmpty) {
@@ -250,6 +301,19 @@ TEST_P(AnyFileSystem, AppendPastTheLargestOffsetIsRefused) {
 }
 
 // --------------------------------------------------------------------------------------- the system's alone
+
+TEST(SystemCallsWanted, AreThoseThatTheEnvironmentAllows) {
+  ::unsetenv("KVPACK_FS_PORTABLE");
+  EXPECT_EQ(wanted_system_calls(), SystemCalls::kAll);
+  ::setenv("KVPACK_FS_PORTABLE", "", 1);
+  EXPECT_EQ(wanted_system_calls(), SystemCalls::kAll);
+  ::setenv("KVPACK_FS_PORTABLE", "1", 1);
+  EXPECT_EQ(wanted_system_calls(), SystemCalls::kPortable);
+  testing::TempDirectory temp;
+  auto directory = *SystemFileSystem().open_directory(temp.path(), Links::kRefuse);
+  EXPECT_EQ(*directory->create_unnamed(), nullptr);
+  ::unsetenv("KVPACK_FS_PORTABLE");
+}
 
 class SystemFiles : public ::testing::Test {
  protected:

@@ -136,11 +136,28 @@ class FileSystem {
   virtual Result<std::unique_ptr<File>> open_file(std::string_view path, Links links) = 0;
 };
 
-/// The operating system's. Stateless: usable from any thread, and one serves all.
+/// Which of the operating system's calls may be used. docs/portability.md §Files
+enum class SystemCalls : std::uint8_t {
+  kAll,
+  /// Those that every system of POSIX has: no files without a name, no rename that refuses to replace, no
+  /// preallocation and no hint. What stands in for them is what other systems rest on; here it is for tests.
+  kPortable,
+};
+
+/// kPortable when the environment variable KVPACK_FS_PORTABLE is set and not empty. It is not read by a
+/// program that runs with more rights than who started it.
+SystemCalls wanted_system_calls() noexcept;
+
+/// The operating system's. Immutable: usable from any thread, and one serves all.
 class SystemFileSystem final : public FileSystem {
  public:
+  explicit SystemFileSystem(SystemCalls calls = wanted_system_calls()) noexcept : calls_(calls) {}
+
   Result<std::unique_ptr<Directory>> open_directory(std::string_view path, Links links) override;
   Result<std::unique_ptr<File>> open_file(std::string_view path, Links links) override;
+
+ private:
+  SystemCalls calls_;
 };
 
 /// A place that a person's path names: the directory, open, and one component in it, which need not exist.

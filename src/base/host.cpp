@@ -1,0 +1,30 @@
+#include "base/host.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace kvpack {
+
+std::uint64_t process_id() noexcept {
+  return static_cast<std::uint64_t>(::getpid());
+}
+
+std::uint64_t physical_memory_bytes() noexcept {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page_bytes = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page_bytes <= 0) return std::uint64_t{4} << 30;
+  return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
+}
+
+const char* environment_value(const char* name) noexcept {
+#if defined(__GLIBC__)
+  return ::secure_getenv(name);
+#else
+  // What the C library's own answer would rest on.
+  if (::geteuid() != ::getuid() || ::getegid() != ::getgid()) return nullptr;
+  return std::getenv(name);
+#endif
+}
+
+}  // namespace kvpack
