@@ -155,10 +155,19 @@ Result<StateCacheConfig> read_cache_config(const kvpack_cache_options& options) 
   return config;
 }
 
+/// Null: the heap.
+Result<std::shared_ptr<PayloadMemory>> read_memory(const kvpack_cache_options& options) {
+  if ((options.allocate == nullptr) != (options.release == nullptr))
+    return bad_argument("release", "must be given with allocate, and only with it");
+  if (options.allocate == nullptr) return std::shared_ptr<PayloadMemory>();
+  return std::shared_ptr<PayloadMemory>(std::make_shared<CallbackMemory>(options));
+}
+
 /// All that needs no file, so that a mistake makes none.
 struct CacheOpening {
   StateCacheConfig config;
   StoreOptions store;
+  std::shared_ptr<PayloadMemory> memory;
   bool create = false;
   bool read_only = false;
   bool encrypt = true;
@@ -182,8 +191,7 @@ Result<CacheOpening> read_opening(const kvpack_cache_options& options) {
   if (options.max_parallelism > 256) return bad_argument("max_parallelism", "must be at most 256");
   if (options.max_parallelism != 0) store.memory.parallelism = options.max_parallelism;
   KVPACK_TRY_ASSIGN(store.strict, read_flag(options.strict, "strict"));
-  if ((options.allocate == nullptr) != (options.release == nullptr))
-    return bad_argument("release", "must be given with allocate, and only with it");
+  KVPACK_TRY_ASSIGN(opening.memory, read_memory(options));
   const CacheLog log(options.log, options.log_user);
   if (log.listens()) store.on_fault = [log](const StoreFault& fault) { log.tell_fault(fault); };
   return opening;
@@ -201,11 +209,38 @@ Result<std::shared_ptr<const OpenCache>> open_cache(const kvpack_cache_options& 
     KVPACK_TRY_ASSIGN(open->store, open_cache_store(opening.store, opening.create));
   }
   KVPACK_TRY_ASSIGN(StateCache cache, StateCache::create(*open->store, std::move(opening.config)));
-  std::shared_ptr<PayloadMemory> memory;
-  if (options.allocate != nullptr) memory = std::make_shared<CallbackMemory>(options);
-  return std::make_shared<const OpenCache>(OpenCache{std::move(open), std::move(cache), std::move(memory),
-                                                     CacheLog(options.log, options.log_user),
-                                                     opening.encrypt});
+  return std::make_shared<const OpenCache>(
+      OpenCache{std::move(open), std::move(cache), std::move(opening.memory),
+                CacheLog(options.log, options.log_user), opening.encrypt});
+}
+
+/// Members of what belongs to the store, which is there already.
+Status check_no_store_options(const kvpack_cache_options& options) {
+  const std::pair<std::string_view, bool> given[] = {{"directory", options.directory != nullptr},
+                                                     {"create", options.create != 0},
+                                                     {"read_only", options.read_only != 0},
+                                                     {"keys", options.keys != nullptr},
+                                                     {"key_path", options.key_path != nullptr},
+                                                     {"tenant", options.tenant != nullptr},
+                                                     {"quota_bytes", options.quota_bytes != 0},
+                                                     {"max_memory_bytes", options.max_memory_bytes != 0},
+                                                     {"max_parallelism", options.max_parallelism != 0},
+                                                     {"strict", options.strict != 0}};
+  for (const auto& [name, is_given] : given)
+    if (is_given) return bad_argument(name, "belongs to the store, which is open already");
+  return success();
+}
+
+Result<std::shared_ptr<const OpenCache>> open_cache_beside(const OpenCache& beside,
+                                                           const kvpack_cache_options& options) {
+  KVPACK_TRY(check_no_store_options(options));
+  KVPACK_TRY(check_reserved(options.reserved));
+  KVPACK_TRY_ASSIGN(StateCacheConfig config, read_cache_config(options));
+  KVPACK_TRY_ASSIGN(const bool unencrypted, read_flag(options.unencrypted, "unencrypted"));
+  KVPACK_TRY_ASSIGN(std::shared_ptr<PayloadMemory> memory, read_memory(options));
+  KVPACK_TRY_ASSIGN(StateCache cache, StateCache::create(*beside.open->store, std::move(config)));
+  return std::make_shared<const OpenCache>(OpenCache{beside.open, std::move(cache), std::move(memory),
+                                                     CacheLog(options.log, options.log_user), !unencrypted});
 }
 
 // ---- saving ----
@@ -362,6 +397,22 @@ kvpack_status kvpack_cache_open(kvpack_cache** out, const kvpack_cache_options* 
     KVPACK_TRY(check_pointer(out, "out"));
     KVPACK_TRY_ASSIGN(const auto known, read_options(options, kCacheOptionsV0, "options"));
     auto opened = open_cache(known);
+    if (!opened.has_value()) {
+      CacheLog(known.log, known.log_user).tell_failure("opening", opened.error());
+      return std::move(opened.error());
+    }
+    *out = new kvpack_cache(*std::move(opened));
+    return success();
+  });
+}
+
+kvpack_status kvpack_cache_open_beside(kvpack_cache** out, const kvpack_cache* beside,
+                                       const kvpack_cache_options* options, kvpack_error** error) {
+  return guard(error, [&]() -> Status {
+    KVPACK_TRY(check_pointer(out, "out"));
+    KVPACK_TRY(check_handle(beside, "beside"));
+    KVPACK_TRY_ASSIGN(const auto known, read_options(options, kCacheOptionsV0, "options"));
+    auto opened = open_cache_beside(*beside->shared, known);
     if (!opened.has_value()) {
       CacheLog(known.log, known.log_user).tell_failure("opening", opened.error());
       return std::move(opened.error());

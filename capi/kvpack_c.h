@@ -179,6 +179,16 @@ KVPACK_API const char* kvpack_error_context_value(const kvpack_error* error, uin
 /* Value of the first fact called `key`; NULL when there is none. */
 KVPACK_API const char* kvpack_error_find(const kvpack_error* error, const char* key);
 
+/* Makes an error, for adapters that report in the way of this interface. The text is copied.
+ *
+ * Errors: INVALID_ARGUMENT a pointer is NULL, or it is no status that fails; NO_MEMORY. */
+KVPACK_API kvpack_status kvpack_error_new(kvpack_error** out, kvpack_status status, const char* message);
+
+/* Adds a fact to an error that kvpack_error_new has made, before anybody else has it.
+ *
+ * Errors: BAD_HANDLE; INVALID_ARGUMENT; NO_MEMORY. */
+KVPACK_API kvpack_status kvpack_error_add(kvpack_error* error, const char* key, const char* value);
+
 /* Frees an error. */
 KVPACK_API void kvpack_error_free(kvpack_error* error);
 
@@ -1812,6 +1822,15 @@ typedef struct kvpack_cache_restored {
  * another tenant or key; CATALOG, IO. */
 KVPACK_API kvpack_status kvpack_cache_open(kvpack_cache** out, const kvpack_cache_options* options,
                                            kvpack_error** error);
+
+/* Opens one more cache in the store of an open one: of other states, or under another identity. Keys, tenant,
+ * quota, memory, threads and strictness are those of `beside`, so `directory`, `create`, `read_only`, `keys`,
+ * `key_path`, `tenant`, `quota_bytes`, `max_memory_bytes`, `max_parallelism` and `strict` are zero. What is
+ * damaged is told to the log of `beside`. It keeps the store open for itself.
+ *
+ * Errors: as kvpack_cache_open without what concerns files. */
+KVPACK_API kvpack_status kvpack_cache_open_beside(kvpack_cache** out, const kvpack_cache* beside,
+                                                  const kvpack_cache_options* options, kvpack_error** error);
 
 /* Saves a cut of all tokens, durable and to be found when the call returns; of planes that hold every token
  * also one of the last whole block of 256 tokens, which answers longer prompts. A blob answers longer prompts

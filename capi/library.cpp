@@ -1,4 +1,4 @@
-// Library facts, errors, bytes, and the checks of arguments that all exports share.
+// Library facts, errors and bytes.
 #include <algorithm>
 #include <array>
 
@@ -50,12 +50,6 @@ kvpack_error* internal_error() noexcept {
 
 }  // namespace
 
-Error bad_argument(std::string_view name, std::string_view problem) {
-  std::string text = "argument ";
-  text.append(name).append(" ").append(problem);
-  return misuse(KVPACK_ERR_INVALID_ARGUMENT, std::move(text)).with("argument", std::string(name));
-}
-
 kvpack_status report_failure(kvpack_error** error, const Error& failure) {
   const auto status = static_cast<kvpack_status>(failure.code);
   if (error == nullptr) return status;
@@ -74,63 +68,6 @@ kvpack_status report_no_memory(kvpack_error** error) noexcept {
 kvpack_status report_internal(kvpack_error** error) noexcept {
   if (error != nullptr) *error = internal_error();
   return KVPACK_ERR_INTERNAL;
-}
-
-Status check_pointer(const void* pointer, std::string_view name) {
-  if (pointer == nullptr) return bad_argument(name, "is NULL");
-  return success();
-}
-
-Result<bool> read_flag(std::uint32_t value, std::string_view name) {
-  if (value > 1) return bad_argument(name, "must be 0 or 1");
-  return value == 1;
-}
-
-Status check_reserved(std::uint32_t value) {
-  if (value != 0) return bad_argument("reserved", "must be 0");
-  return success();
-}
-
-Result<unsigned> read_parallelism(std::uint32_t value) {
-  if (value > 256) return bad_argument("parallelism", "must be at most 256");
-  return std::max(value, 1U);
-}
-
-Result<ByteSpan> read_bytes(const void* data, std::uint64_t size, std::string_view name) {
-  return read_array(static_cast<const std::uint8_t*>(data), size, name);
-}
-
-Result<MutableByteSpan> lend_bytes(void* data, std::uint64_t size, std::string_view name) {
-  KVPACK_TRY(read_bytes(data, size, name));
-  return MutableByteSpan(static_cast<std::uint8_t*>(data), static_cast<std::size_t>(size));
-}
-
-Result<ByteSpan> read_exact_bytes(const void* data, std::uint64_t size, std::size_t expected,
-                                  std::string_view name) {
-  KVPACK_TRY_ASSIGN(const ByteSpan bytes, read_bytes(data, size, name));
-  if (bytes.size() != expected) return bad_argument(name, "must be " + std::to_string(expected) + " bytes");
-  return bytes;
-}
-
-Result<std::string_view> read_text(const char* data, std::uint64_t size, std::string_view name) {
-  KVPACK_TRY_ASSIGN(const auto text, read_array(data, size, name));
-  return std::string_view(text.data(), text.size());
-}
-
-Error buffer_too_small(std::uint64_t needed_bytes) {
-  return misuse(KVPACK_ERR_BUFFER_TOO_SMALL, "the buffer is too small")
-      .with("expected", std::to_string(needed_bytes));
-}
-
-Result<std::uint64_t> read_struct_size(const void* data, std::uint64_t least, std::string_view name) {
-  KVPACK_TRY(check_pointer(data, name));
-  std::uint64_t size = 0;
-  std::memcpy(&size, data, sizeof(size));
-  if (size < least || size > kMaxStructBytes)
-    return misuse(KVPACK_ERR_STRUCT_SIZE, "struct " + std::string(name) + " has an unknown size")
-        .with("argument", std::string(name))
-        .with("found", std::to_string(size));
-  return size;
 }
 
 }  // namespace kvpack::capi
@@ -191,6 +128,27 @@ const char* kvpack_error_find(const kvpack_error* error, const char* key) {
   for (const auto& [name, value] : error->context)
     if (name == key) return value.c_str();
   return nullptr;
+}
+
+kvpack_status kvpack_error_new(kvpack_error** out, kvpack_status status, const char* message) {
+  if (out == nullptr || message == nullptr || status == KVPACK_OK || kvpack_status_name(status) == nullptr)
+    return KVPACK_ERR_INVALID_ARGUMENT;
+  return kvpack::capi::guard(nullptr, [&]() -> kvpack::Status {
+    auto made = std::make_unique<kvpack_error>(status);
+    made->message = message;
+    *out = made.release();
+    return kvpack::success();
+  });
+}
+
+kvpack_status kvpack_error_add(kvpack_error* error, const char* key, const char* value) {
+  if (!is_live(error)) return KVPACK_ERR_BAD_HANDLE;
+  if (key == nullptr || value == nullptr || error->fixed_message != nullptr)
+    return KVPACK_ERR_INVALID_ARGUMENT;
+  return kvpack::capi::guard(nullptr, [&]() -> kvpack::Status {
+    error->context.emplace_back(key, value);
+    return kvpack::success();
+  });
 }
 
 void kvpack_error_free(kvpack_error* error) {

@@ -1,0 +1,71 @@
+// The checks of arguments that all exports share. Adapters compile this file into libraries of their own.
+#include <algorithm>
+
+#include "internal.h"
+
+namespace kvpack::capi {
+
+Error bad_argument(std::string_view name, std::string_view problem) {
+  std::string text = "argument ";
+  text.append(name).append(" ").append(problem);
+  return misuse(KVPACK_ERR_INVALID_ARGUMENT, std::move(text)).with("argument", std::string(name));
+}
+
+Status check_pointer(const void* pointer, std::string_view name) {
+  if (pointer == nullptr) return bad_argument(name, "is NULL");
+  return success();
+}
+
+Result<bool> read_flag(std::uint32_t value, std::string_view name) {
+  if (value > 1) return bad_argument(name, "must be 0 or 1");
+  return value == 1;
+}
+
+Status check_reserved(std::uint32_t value) {
+  if (value != 0) return bad_argument("reserved", "must be 0");
+  return success();
+}
+
+Result<unsigned> read_parallelism(std::uint32_t value) {
+  if (value > 256) return bad_argument("parallelism", "must be at most 256");
+  return std::max(value, 1U);
+}
+
+Result<ByteSpan> read_bytes(const void* data, std::uint64_t size, std::string_view name) {
+  return read_array(static_cast<const std::uint8_t*>(data), size, name);
+}
+
+Result<MutableByteSpan> lend_bytes(void* data, std::uint64_t size, std::string_view name) {
+  KVPACK_TRY(read_bytes(data, size, name));
+  return MutableByteSpan(static_cast<std::uint8_t*>(data), static_cast<std::size_t>(size));
+}
+
+Result<ByteSpan> read_exact_bytes(const void* data, std::uint64_t size, std::size_t expected,
+                                  std::string_view name) {
+  KVPACK_TRY_ASSIGN(const ByteSpan bytes, read_bytes(data, size, name));
+  if (bytes.size() != expected) return bad_argument(name, "must be " + std::to_string(expected) + " bytes");
+  return bytes;
+}
+
+Result<std::string_view> read_text(const char* data, std::uint64_t size, std::string_view name) {
+  KVPACK_TRY_ASSIGN(const auto text, read_array(data, size, name));
+  return std::string_view(text.data(), text.size());
+}
+
+Error buffer_too_small(std::uint64_t needed_bytes) {
+  return misuse(KVPACK_ERR_BUFFER_TOO_SMALL, "the buffer is too small")
+      .with("expected", std::to_string(needed_bytes));
+}
+
+Result<std::uint64_t> read_struct_size(const void* data, std::uint64_t least, std::string_view name) {
+  KVPACK_TRY(check_pointer(data, name));
+  std::uint64_t size = 0;
+  std::memcpy(&size, data, sizeof(size));
+  if (size < least || size > kMaxStructBytes)
+    return misuse(KVPACK_ERR_STRUCT_SIZE, "struct " + std::string(name) + " has an unknown size")
+        .with("argument", std::string(name))
+        .with("found", std::to_string(size));
+  return size;
+}
+
+}  // namespace kvpack::capi
