@@ -3,6 +3,7 @@
 /// nlohmann/json.
 #pragma once
 
+#include "kvpack/base/byte_blocks.h"
 #include "kvpack/base/bytes.h"
 #include "kvpack/base/clock.h"
 #include "kvpack/base/fs.h"

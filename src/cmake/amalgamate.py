@@ -17,7 +17,7 @@ COMPILED = {"kvpack/base/fs.h", "kvpack/base/clock.h"}
 JSON_LIBRARY = "<nlohmann/json.hpp>"
 
 OWN_INCLUDE = re.compile(r'^#include "(kvpack/[^"]+)"\s*$', re.MULTILINE)
-SYSTEM_INCLUDE = re.compile(r"^#include (<[^>]+>)\s*$", re.MULTILINE)
+SYSTEM_INCLUDE = re.compile(r"^#include (<[^>]+>)\s*$")
 PRAGMA = re.compile(r"^#pragma once\s*$", re.MULTILINE)
 
 
@@ -49,8 +49,23 @@ class Headers:
         return done
 
 
+def split_system(text):
+    """The outside headers that are included whatever the machine, and the text without them. What stands behind an #if
+    is for some machines only, and stays where it is."""
+    found, kept, depth = [], [], 0
+    for line in text.splitlines():
+        depth += line.startswith("#if")
+        depth -= line.startswith("#endif")
+        match = SYSTEM_INCLUDE.match(line) if depth == 0 else None
+        if match:
+            found.append(match.group(1))
+        else:
+            kept.append(line)
+    return found, "\n".join(kept)
+
+
 def body(text):
-    text = SYSTEM_INCLUDE.sub("", OWN_INCLUDE.sub("", PRAGMA.sub("", text)))
+    text = split_system(OWN_INCLUDE.sub("", PRAGMA.sub("", text)))[1]
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
@@ -62,7 +77,7 @@ def amalgamate(headers, licence, version):
     json = [n for n in order if n in with_json]
 
     def system(names):
-        return sorted({i for n in names for i in SYSTEM_INCLUDE.findall(headers.text[n])})
+        return sorted({i for n in names for i in split_system(headers.text[n])[0]})
 
     first = system(plain)
     out = [f"// kvpack {version}: the header-only rooms in one file. Generated: edit the headers it is made of.",

@@ -5,10 +5,7 @@
 /// from 0x80 on, one byte follows that is repeated L times.
 #pragma once
 
-#include <bit>
-#include <cstring>
-
-#include "kvpack/base/bytes.h"
+#include "kvpack/base/byte_blocks.h"
 
 namespace kvpack {
 
@@ -36,14 +33,6 @@ Status packbits_decode(ByteSpan packets, MutableByteSpan out);
 
 namespace detail {
 
-/// Eight bytes as one word, the first byte lowest. @pre at + 8 <= bytes.size()
-inline std::uint64_t load_word(ByteSpan bytes, std::size_t at) noexcept {
-  if constexpr (std::endian::native != std::endian::little) return load_le<std::uint64_t>(bytes, at);
-  std::uint64_t word = 0;
-  std::memcpy(&word, &bytes[at], sizeof(word));
-  return word;
-}
-
 /// A bit in the lowest zero byte of `word`; nothing below it. Bits above it mean nothing.
 constexpr std::uint64_t mark_zero_byte(std::uint64_t word) noexcept {
   return (word - 0x0101010101010101U) & ~word & 0x8080808080808080U;
@@ -62,8 +51,9 @@ inline bool begins_triple(ByteSpan bytes, std::size_t at) noexcept {
 /// @pre from <= limit and limit + 2 <= bytes.size(), unless from == limit
 inline std::size_t first_triple(ByteSpan bytes, std::size_t from, std::size_t limit) noexcept {
   for (; limit - from >= 8; from += 8) {
-    const std::uint64_t second = load_word(bytes, from + 1);
-    const std::uint64_t differ = (load_word(bytes, from) ^ second) | (second ^ load_word(bytes, from + 2));
+    const std::uint64_t second = WordBlocks::load(bytes, from + 1);
+    const std::uint64_t differ =
+        (WordBlocks::load(bytes, from) ^ second) | (second ^ WordBlocks::load(bytes, from + 2));
     if (const std::uint64_t marks = mark_zero_byte(differ); marks != 0) return from + marked_byte(marks);
   }
   while (from < limit && !begins_triple(bytes, from)) ++from;
@@ -72,71 +62,211 @@ inline std::size_t first_triple(ByteSpan bytes, std::size_t from, std::size_t li
 
 /// How many bytes from `at` on equal the first of them, at most `limit` - `at`. @pre at < limit
 inline std::size_t run_length(ByteSpan bytes, std::size_t at, std::size_t limit) noexcept {
-  const std::uint64_t same = bytes[at] * std::uint64_t{0x0101010101010101U};
   std::size_t end = at + 1;
-  // Short runs come in crowds, where a look at single bytes is cheaper than a word.
-  for (const std::size_t near = std::min(limit, at + 4); end < near; ++end)
-    if (bytes[end] != bytes[at]) return end - at;
-  for (; limit - end >= 8; end += 8) {
-    const std::uint64_t differ = load_word(bytes, end) ^ same;
-    if (differ != 0) return end + marked_byte(differ) - at;
-  }
   while (end < limit && bytes[end] == bytes[at]) ++end;
   return end - at;
 }
 
-/// Copies a literal of `length` bytes, or a whole packet's worth where both sides have room: a copy of fixed
-/// length is a few moves, far cheaper than a call for the few bytes that most literals have.
-inline void copy_literal(ByteSpan from, MutableByteSpan to, std::size_t length) noexcept {
-  if (from.size() >= kPackBitsMaxPacketBytes && to.size() >= kPackBitsMaxPacketBytes) {
-    std::memcpy(to.data(), from.data(), kPackBitsMaxPacketBytes);
-    return;
-  }
-  std::memcpy(to.data(), from.data(), length);
+/// The place of the lowest bit that is set. @pre there is one
+inline std::size_t lowest_bit(std::uint64_t mask) noexcept {
+  return static_cast<std::size_t>(std::countr_zero(mask));
 }
 
-/// The same for a repeat.
-inline void fill_repeat(std::uint8_t byte, MutableByteSpan to, std::size_t length) noexcept {
-  if (to.size() >= kPackBitsMaxPacketBytes) {
-    std::memset(to.data(), byte, kPackBitsMaxPacketBytes);
-    return;
+/// Copies a literal and up to a full packet, which takes a few moves where the exact length would take a
+/// call.
+/// @pre there is room for a full packet on both sides
+inline void copy_literal(ByteSpan from, std::size_t at, MutableByteSpan to, std::size_t filled,
+                         std::size_t length) noexcept {
+  if (length <= 32) {
+    std::memcpy(&to[filled], &from[at], 32);
+  } else {
+    std::memcpy(&to[filled], &from[at], kPackBitsMaxPacketBytes);
   }
-  std::memset(to.data(), byte, length);
 }
 
-}  // namespace detail
+/// Writes packets one after the other. Between packets no more has been written than packbits_max_bytes of
+/// what was read: a literal of less than 128 bytes, which alone adds a control byte to fewer, is followed by
+/// a repeat, which saves one, or by the end. So where `n` bytes are left to read, `n` can be written.
+///
+/// The places in input and output are members between functions and locals inside of them: a byte that is
+/// written could be one of a member, as far as a compiler knows.
+template <class Blocks>
+class PackBitsEncoder {
+ public:
+  PackBitsEncoder(ByteSpan plaintext, MutableByteSpan out) noexcept : in_(plaintext), out_(out) {}
 
-// The rule names runs, the code names triples; they agree. A literal that starts at `s` ends at the first
-// position t >= s that begins three equal bytes: t is the start of its run counted from s, or else t - 1
-// would be such a position too. And t == s means that the packet is a repeat.
-inline std::size_t packbits_encode(ByteSpan plaintext, MutableByteSpan out) noexcept {
-  assert(out.size() >= packbits_max_bytes(plaintext.size()));
-  out = out.first(packbits_max_bytes(plaintext.size()));
-  const std::size_t n = plaintext.size();
-  const std::size_t triple_end = n < 3 ? 0 : n - 2;
-  std::size_t written = 0;
-  std::size_t at = 0;
-  while (at < n) {
-    const std::size_t packet_end = std::min(at + kPackBitsMaxPacketBytes, n);
-    const std::size_t limit = std::max(at, std::min(packet_end, triple_end));
-    const std::size_t triple = detail::first_triple(plaintext, at, limit);
-    const std::size_t literal_end = triple < limit ? triple : packet_end;
-    if (literal_end > at) {
-      const std::size_t length = literal_end - at;
-      out[written++] = static_cast<std::uint8_t>(length - 1);
-      detail::copy_literal(plaintext.subspan(at), out.subspan(written), length);
-      written += length;
-      at = literal_end;
+  std::size_t run() noexcept {
+    while (in_.size() - at_ >= kAhead)
+      if (pack_long()) pack_short();
+    while (at_ < in_.size()) pack_next();
+    return written_;
+  }
+
+ private:
+  /// Bytes that must be left for packets to be sought in blocks: two full packets and a block.
+  static constexpr std::size_t kAhead = 2 * kPackBitsMaxPacketBytes + 64;
+  /// Packets shorter than this come in crowds.
+  static constexpr std::size_t kShort = 32;
+
+  /// Of 63 positions those that begin three equal bytes.
+  static std::uint64_t triples_of(std::uint64_t equal_to_next) noexcept {
+    return equal_to_next & (equal_to_next >> 1);
+  }
+  static std::size_t put_repeat(std::uint8_t byte, std::size_t length, MutableByteSpan out,
+                                std::size_t written) noexcept {
+    out[written] = static_cast<std::uint8_t>(0x80 | (length - 1));
+    out[written + 1] = byte;
+    return written + 2;
+  }
+  /// @pre room for a full packet
+  static std::size_t put_literal(ByteSpan in, std::size_t at, std::size_t length, MutableByteSpan out,
+                                 std::size_t written) noexcept {
+    out[written] = static_cast<std::uint8_t>(length - 1);
+    copy_literal(in, at, out, written + 1, length);
+    return written + 1 + length;
+  }
+
+  /// Full literals, then one that a run ends, and the packets of that run. @return whether both are short
+  bool pack_long() noexcept {
+    const ByteSpan in = in_;
+    const MutableByteSpan out = out_;
+    std::size_t at = at_;
+    std::size_t written = written_;
+    const auto is_full = [&] { return !Blocks::has_triple(in, at) && !Blocks::has_triple(in, at + 64); };
+    bool full = true;
+    for (; in.size() - at >= kAhead && (full = is_full()); at += kPackBitsMaxPacketBytes) {
+      out[written] = kPackBitsMaxPacketBytes - 1;
+      std::memcpy(&out[written + 1], &in[at], kPackBitsMaxPacketBytes);
+      written += 1 + kPackBitsMaxPacketBytes;
     }
-    if (triple == limit) continue;
-    do {
-      const std::size_t length = detail::run_length(plaintext, at, std::min(at + kPackBitsMaxPacketBytes, n));
-      out[written++] = static_cast<std::uint8_t>(0x80 | (length - 1));
-      out[written++] = plaintext[at];
-      at += length;
-    } while (at < triple_end && detail::begins_triple(plaintext, at));
+    bool both_short = false;
+    if (!full) {
+      const std::size_t literal = near_triple(at) - at;
+      if (literal > 0) written = put_literal(in, at, literal, out, written);
+      at += literal;
+      const std::size_t run = run_from(at);
+      const std::size_t rest = run % kPackBitsMaxPacketBytes;
+      for (std::size_t packets = run / kPackBitsMaxPacketBytes; packets > 0; --packets)
+        written = put_repeat(in[at], kPackBitsMaxPacketBytes, out, written);
+      if (rest >= 3) written = put_repeat(in[at], rest, out, written);
+      at += rest >= 3 ? run : run - rest;
+      both_short = literal < kShort && run < kShort;
+    }
+    at_ = at;
+    written_ = written;
+    return both_short;
   }
-  return written;
+
+  /// @pre one of the next 128 positions begins a triple
+  std::size_t near_triple(std::size_t from) const noexcept {
+    for (;; from += 63)
+      if (const std::uint64_t triples = triples_of(Blocks::equal_to_next(in_, from)); triples != 0)
+        return from + lowest_bit(triples);
+  }
+
+  /// How many bytes from `at` on equal the first, to the end of the input.
+  std::size_t run_from(std::size_t at) const noexcept {
+    const std::uint8_t byte = in_[at];
+    std::size_t end = at + 1;
+    for (; in_.size() - end >= 64; end += 64)
+      if (const std::uint64_t other = ~Blocks::equal_to(in_, end, byte); other != 0)
+        return end + lowest_bit(other) - at;
+    while (end < in_.size() && in_[end] == byte) ++end;
+    return end - at;
+  }
+
+  /// Packets that can be told from 64 bytes alone, by sums over their bits: no branch depends on the lengths
+  /// of short packets, which no processor can foretell. Ends at 64 bytes that have none.
+  void pack_short() noexcept {
+    const ByteSpan in = in_;
+    const MutableByteSpan out = out_;
+    std::size_t at = at_;
+    std::size_t written = written_;
+    while (in.size() - at >= kAhead) {
+      const std::size_t window = at;
+      const std::uint64_t whole = Blocks::equal_to_next(in, window);
+      // A run that may go on behind the window is left for the next one.
+      const int cut_off = std::countl_one(whole);
+      const std::uint64_t equal = cut_off == 64 ? 0 : whole & (~std::uint64_t{0} >> cut_off);
+      std::uint64_t triples = triples_of(equal);
+      if (triples == 0) break;
+      std::size_t length = 0;
+      do {
+        const std::size_t begin = window + lowest_bit(triples);
+        if (begin > at) written = put_literal(in, at, begin - at, out, written);
+        // Adding the first of the ones of a run clears them and sets the bit behind them.
+        const std::uint64_t after = equal + (triples & (~triples + 1));
+        at = window + lowest_bit(after & ~equal) + 1;
+        length = at - begin;
+        written = put_repeat(in[begin], length, out, written);
+        triples &= after;
+      } while (triples != 0);
+      // Where the next runs are as long as the last one, a processor foretells it, and need not wait for the
+      // length of one to begin with the next.
+      if (length > 7) continue;
+      const std::size_t last = 8 * (length - 1);
+      while (in.size() - at >= kAhead) {
+        const std::uint64_t word = WordBlocks::load(in, at);
+        const std::uint64_t differ = word ^ (word >> 8);
+        if ((differ & ((std::uint64_t{1} << last) - 1)) != 0 || (differ >> last & 0xff) == 0) break;
+        written = put_repeat(static_cast<std::uint8_t>(word & 0xff), length, out, written);
+        at += length;
+      }
+    }
+    at_ = at;
+    written_ = written;
+  }
+
+  /// The next packet, looked for byte by byte.
+  void pack_next() noexcept {
+    const std::size_t n = in_.size();
+    const std::size_t packet_end = std::min(at_ + kPackBitsMaxPacketBytes, n);
+    const std::size_t triple_end = n < 3 ? 0 : n - 2;
+    const std::size_t limit = std::max(at_, std::min(packet_end, triple_end));
+    const std::size_t triple = first_triple(in_, at_, limit);
+    if (triple == at_ && triple < limit) {
+      const std::size_t length = run_length(in_, at_, packet_end);
+      written_ = put_repeat(in_[at_], length, out_, written_);
+      at_ += length;
+      return;
+    }
+    const std::size_t length = (triple < limit ? triple : packet_end) - at_;
+    out_[written_] = static_cast<std::uint8_t>(length - 1);
+    std::memcpy(&out_[written_ + 1], &in_[at_], length);
+    written_ += 1 + length;
+    at_ += length;
+  }
+
+  ByteSpan in_;
+  MutableByteSpan out_;
+  std::size_t at_ = 0;
+  std::size_t written_ = 0;
+};
+
+/// Whether one of the positions of a literal, but the last two, begins three equal bytes.
+/// @pre length <= 128 and at + length <= bytes.size()
+template <class Blocks>
+bool literal_has_triple(ByteSpan bytes, std::size_t at, std::size_t length) noexcept {
+  if (length >= 66) return Blocks::has_triple(bytes, at) || Blocks::has_triple(bytes, at + length - 66);
+  if (length < 3) return false;
+  if (bytes.size() - at >= 65) {
+    const std::uint64_t equal = Blocks::equal_to_next(bytes, at);
+    const std::uint64_t positions = (std::uint64_t{1} << (length - 2)) - 1;
+    return (equal & (equal >> 1) & positions) != 0;
+  }
+  const std::size_t limit = at + length - 2;
+  return first_triple(bytes, at, limit) != limit;
+}
+
+/// Fills with a repeat, in the way of copy_literal where there is room.
+inline void fill_repeat(std::uint8_t byte, MutableByteSpan out, std::size_t at, std::size_t length) noexcept {
+  if (out.size() - at < kPackBitsMaxPacketBytes) {
+    std::memset(&out[at], byte, length);
+  } else if (length <= 32) {
+    std::memset(&out[at], byte, 32);
+  } else {
+    std::memset(&out[at], byte, kPackBitsMaxPacketBytes);
+  }
 }
 
 // Packets are canonical exactly if
@@ -144,7 +274,8 @@ inline std::size_t packbits_encode(ByteSpan plaintext, MutableByteSpan out) noex
 //   no position of a literal begins three equal bytes of the plaintext, also across packets;
 //   a literal shorter than 128 is not followed by a literal.
 // Read from the front, these leave the encoder no other packet at any place.
-inline Status packbits_decode(ByteSpan packets, MutableByteSpan out) {
+template <class Blocks>
+Status packbits_decode(ByteSpan packets, MutableByteSpan out) {
   enum class Last { kNone, kFullRepeat, kShortRepeat, kFullLiteral, kShortLiteral };
   Last last = Last::kNone;
   bool canonical = true;
@@ -165,18 +296,19 @@ inline Status packbits_decode(ByteSpan packets, MutableByteSpan out) {
     const bool continues = filled > 0 && out[filled - 1] == first;
     if (repeat) {
       canonical &= length >= 3 && !(continues && last != Last::kFullRepeat);
-      detail::fill_repeat(first, out.subspan(filled), length);
+      fill_repeat(first, out, filled, length);
       at += 1;
       last = full ? Last::kFullRepeat : Last::kShortRepeat;
     } else {
       canonical &= last != Last::kShortLiteral && !(continues && last == Last::kShortRepeat);
       if (continues && last == Last::kFullLiteral)
         canonical &= out[filled - 2] != first && (length < 2 || packets[at + 1] != first);
-      if (length >= 3) {
-        const std::size_t limit = at + length - 2;
-        canonical &= detail::first_triple(packets, at, limit) == limit;
+      canonical &= !literal_has_triple<Blocks>(packets, at, length);
+      if (packets.size() - at >= kPackBitsMaxPacketBytes && out.size() - filled >= kPackBitsMaxPacketBytes) {
+        copy_literal(packets, at, out, filled, length);
+      } else {
+        std::memcpy(&out[filled], &packets[at], length);
       }
-      detail::copy_literal(packets.subspan(at), out.subspan(filled), length);
       at += length;
       last = full ? Last::kFullLiteral : Last::kShortLiteral;
     }
@@ -185,6 +317,21 @@ inline Status packbits_decode(ByteSpan packets, MutableByteSpan out) {
   if (filled != out.size()) return fail(ErrorCode::kBounds, "lossless decoded length mismatch");
   if (!canonical) return fail(ErrorCode::kReserved, "codec frame is not canonical");
   return success();
+}
+
+}  // namespace detail
+
+// The rule names runs, the code names triples; they agree. A literal that starts at `s` ends at the first
+// position t >= s that begins three equal bytes: t is the start of its run counted from s, or else t - 1
+// would be such a position too. And t == s means that the packet is a repeat.
+inline std::size_t packbits_encode(ByteSpan plaintext, MutableByteSpan out) noexcept {
+  assert(out.size() >= packbits_max_bytes(plaintext.size()));
+  out = out.first(packbits_max_bytes(plaintext.size()));
+  return detail::PackBitsEncoder<NativeBlocks>(plaintext, out).run();
+}
+
+inline Status packbits_decode(ByteSpan packets, MutableByteSpan out) {
+  return detail::packbits_decode<NativeBlocks>(packets, out);
 }
 
 }  // namespace kvpack
