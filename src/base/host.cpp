@@ -1,5 +1,6 @@
 #include "base/host.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -15,6 +16,16 @@ std::uint64_t physical_memory_bytes() noexcept {
   const long page_bytes = ::sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page_bytes <= 0) return std::uint64_t{4} << 30;
   return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
+}
+
+bool stderr_is_terminal() noexcept {
+  return ::isatty(STDERR_FILENO) == 1;
+}
+
+bool open_standard_streams() noexcept {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) != fd) return false;
+  return true;
 }
 
 const char* environment_value(const char* name) noexcept {

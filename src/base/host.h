@@ -10,6 +10,14 @@ std::uint64_t process_id() noexcept;
 /// Of the machine; nothing is told about what is free. 4 GiB where the system does not say.
 std::uint64_t physical_memory_bytes() noexcept;
 
+/// Whether somebody at a terminal reads standard error.
+bool stderr_is_terminal() noexcept;
+
+/// A standard stream that the caller closed would otherwise be the next file that is opened. What is put in
+/// its place can only be read, so that output comes to nothing with an error. @return false when that cannot
+/// be done
+bool open_standard_streams() noexcept;
+
 /// A variable of the environment, or null. A program with more rights than the one that started it is told
 /// nothing by that one's environment.
 const char* environment_value(const char* name) noexcept;

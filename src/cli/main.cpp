@@ -1,12 +1,10 @@
 // The `kvpack` tool: parses the command line, runs one command, and turns what is left into exit codes.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <new>
 #include <string_view>
 
+#include "base/host.h"
 #include "cli/cluster_command.h"
 
 namespace kvpack::cli {
@@ -68,14 +66,6 @@ bool asks_for_json(int argc, char** argv) {
   for (int i = 1; i < argc; ++i)
     if (std::string_view(argv[i]) == "--json") return true;
   return false;
-}
-
-/// A standard stream that the caller closed would otherwise be the next file that is opened. What is put in
-/// its place can only be read, so that output comes to nothing with an error.
-bool open_standard_streams() {
-  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
-    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) != fd) return false;
-  return true;
 }
 
 int run(int argc, char** argv) {

@@ -1,11 +1,11 @@
 #include "cli/outcome.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <thread>
 
+#include "base/host.h"
 #include "kvpack/base/clock.h"
 #include "kvpack/base/utf8.h"
 
@@ -225,7 +225,7 @@ constexpr std::int64_t kRedrawNs = 100'000'000;
 }  // namespace
 
 Progress::Progress(const Common& common, std::string label, std::optional<std::uint64_t> total, Unit unit)
-    : enabled_(!common.quiet && ::isatty(STDERR_FILENO) == 1 && total != std::uint64_t{0}),
+    : enabled_(!common.quiet && stderr_is_terminal() && total != std::uint64_t{0}),
       label_(std::move(label)),
       total_(total),
       unit_(unit),

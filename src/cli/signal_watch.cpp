@@ -1,8 +1,8 @@
 #include "cli/signal_watch.h"
 
-#include <pthread.h>
+#include <signal.h>
 
-#include <csignal>
+#include <chrono>
 #include <cstdlib>
 
 namespace kvpack::cli {
@@ -33,10 +33,19 @@ SignalWatch::~SignalWatch() {
 }
 
 void SignalWatch::watch(const std::stop_token& over) {
-  constexpr timespec kLook{0, 100'000'000};
+  constexpr std::chrono::milliseconds kLook(100);
   const sigset_t set = stop_signals();
   while (!over.stop_requested()) {
-    if (sigtimedwait(&set, nullptr, &kLook) < 0) continue;
+    // Waiting for a signal and no longer than so long is one call on some systems, and none on others.
+    sigset_t pending;
+    sigemptyset(&pending);
+    sigpending(&pending);
+    if (sigismember(&pending, SIGINT) != 1 && sigismember(&pending, SIGTERM) != 1) {
+      std::this_thread::sleep_for(kLook);
+      continue;
+    }
+    int taken = 0;
+    if (sigwait(&set, &taken) != 0) continue;
     if (!stopped_.exchange(true)) {
       stop_();
       continue;

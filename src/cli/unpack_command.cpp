@@ -1,6 +1,6 @@
 #include <fmt/core.h>
-#include <unistd.h>
 
+#include "base/host.h"
 #include "cli/commands.h"
 #include "cli/cut_files.h"
 #include "cli/key_options.h"
@@ -25,10 +25,7 @@ struct UnpackOptions {
 /// Three quarters of the machine's memory: a manifest that claims more is refused before anything is
 /// allocated.
 std::uint64_t default_max_memory() {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page_bytes = ::sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page_bytes <= 0) return std::uint64_t{4} << 30;
-  return static_cast<std::uint64_t>(pages) / 4 * 3 * static_cast<std::uint64_t>(page_bytes);
+  return physical_memory_bytes() / 4 * 3;
 }
 
 Result<JsonValue> unpack(const Environment& environment, const UnpackOptions& options) {

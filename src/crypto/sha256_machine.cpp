@@ -1,16 +1,18 @@
 #include "kvpack/crypto/sha256_machine.h"
 
 #include <chrono>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "base/host.h"
 #include "crypto/sha256_sets.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace kvpack {
@@ -52,6 +54,13 @@ ProcessorFeatures processor_features() {
 ProcessorFeatures processor_features() {
   constexpr unsigned long kSha2 = 1UL << 6;
   return {.armv8 = (getauxval(AT_HWCAP) & kSha2) != 0};
+}
+#elif defined(__aarch64__) && defined(__APPLE__)
+ProcessorFeatures processor_features() {
+  int sha2 = 0;
+  std::size_t size = sizeof sha2;
+  const bool told = ::sysctlbyname("hw.optional.arm.FEAT_SHA256", &sha2, &size, nullptr, 0) == 0;
+  return {.armv8 = told && sha2 == 1};
 }
 #else
 ProcessorFeatures processor_features() {
@@ -150,16 +159,6 @@ const Sha256Kernels& fastest_kernels(std::span<const detail::KnownKernels> known
   return fastest == candidates.end() ? kOpensslSha256 : *fastest->kernels;
 }
 
-/// What KVPACK_SHA256_KERNEL names, if anything.
-const char* wanted_kernels() noexcept {
-#if defined(__GLIBC__)
-  // A program with more rights than the one that started it is told nothing by that one's environment.
-  return secure_getenv("KVPACK_SHA256_KERNEL");
-#else
-  return std::getenv("KVPACK_SHA256_KERNEL");
-#endif
-}
-
 }  // namespace
 
 Result<const Sha256Kernels*> detail::find_kernels(std::span<const KnownKernels> known,
@@ -208,7 +207,7 @@ const Sha256Kernels& choose_sha256_kernels(const char* wanted) {
 const Sha256Kernels& machine_sha256_kernels() noexcept {
   try {
     // Begun anew by the next call when it is left by an exception.
-    static const Sha256Kernels& chosen = choose_sha256_kernels(wanted_kernels());
+    static const Sha256Kernels& chosen = choose_sha256_kernels(environment_value("KVPACK_SHA256_KERNEL"));
     return chosen;
   } catch (...) {
     return kOpensslSha256;

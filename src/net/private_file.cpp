@@ -1,6 +1,6 @@
 #include "net/private_file.h"
 
-#include <unistd.h>
+#include "base/host.h"
 
 namespace kvpack::net {
 
@@ -23,7 +23,7 @@ Result<std::unique_ptr<File>> lock_or_create(Directory& directory, const std::st
 }
 
 Result<std::unique_ptr<File>> replace_file(Directory& directory, std::string_view name, ByteSpan content) {
-  const std::string temporary = "." + std::string(name) + "." + std::to_string(::getpid()) + ".tmp";
+  const std::string temporary = "." + std::string(name) + "." + std::to_string(process_id()) + ".tmp";
   KVPACK_TRY_ASSIGN(std::unique_ptr<File> file, directory.create(temporary));
   Status done = write_all(*file, 0, content);
   if (done.has_value()) done = file->sync();

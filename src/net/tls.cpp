@@ -30,6 +30,12 @@ struct ContextFree {
 using Context = std::unique_ptr<SSL_CTX, ContextFree>;
 using Connection = std::unique_ptr<SSL, ContextFree>;
 
+#if defined(MSG_NOSIGNAL)
+constexpr int kSendFlags = MSG_NOSIGNAL;
+#else
+constexpr int kSendFlags = 0;  // The socket itself is told, in attach.
+#endif
+
 /// A socket, and the records that wait to go out with one call to the system.
 struct SocketEnd {
   int descriptor = -1;
@@ -40,7 +46,7 @@ struct SocketEnd {
   int drain() {
     while (sent < waiting.size()) {
       // OpenSSL's own socket BIO writes so that a peer that has gone ends the process with SIGPIPE.
-      const ssize_t n = ::send(descriptor, waiting.data() + sent, waiting.size() - sent, MSG_NOSIGNAL);
+      const ssize_t n = ::send(descriptor, waiting.data() + sent, waiting.size() - sent, kSendFlags);
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0) return -1;
       sent += static_cast<std::size_t>(n);
@@ -329,6 +335,11 @@ Result<TlsConnection> TlsConnection::client(FileSystem& fs, const TlsFiles& file
 }
 
 Status TlsConnection::attach(int descriptor) {
+#if !defined(MSG_NOSIGNAL)
+  const int yes = 1;
+  if (::setsockopt(descriptor, SOL_SOCKET, SO_NOSIGPIPE, &yes, sizeof yes) != 0)
+    return fail(ErrorCode::kIo, "I/O: " + std::generic_category().message(errno));
+#endif
   state_->socket.descriptor = descriptor;
   if (!use_socket(state_->connection.get(), state_->socket)) return tls_error(openssl_error());
   return success();

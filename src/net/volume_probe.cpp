@@ -1,8 +1,8 @@
 #include "kvpack/net/volume_probe.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+
+#include "base/host.h"
 
 namespace kvpack::net {
 
@@ -19,7 +19,7 @@ class ProbeFile {
  public:
   ProbeFile(Directory& directory, const VolumeProbeOptions& options, std::uint32_t iteration)
       : directory_(&directory),
-        name_(std::string(options.file_prefix) + "-" + std::to_string(::getpid()) + "-" +
+        name_(std::string(options.file_prefix) + "-" + std::to_string(process_id()) + "-" +
               std::to_string(iteration)),
         temporary_("." + name_ + ".tmp"),
         payload_(options.payload_bytes, 0) {}

@@ -1,9 +1,8 @@
 #include "kvpack/store/store.h"
 
-#include <unistd.h>
-
 #include <array>
 
+#include "base/host.h"
 #include "store/catalog_reading.h"
 #include "store/catalog_swap.h"
 #include "store/disk_reserve.h"
@@ -50,13 +49,6 @@ Status check_options(const StoreOptions& options) {
   return success();
 }
 
-std::uint64_t physical_memory_bytes() {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page = ::sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page <= 0) return std::uint64_t{4} << 30;
-  return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page);
-}
-
 Result<std::unique_ptr<StoreContext>> make_context(StoreOptions options) {
   static SystemFileSystem system_files;
   static SystemClock system_clock;
@@ -97,7 +89,7 @@ Result<std::unique_ptr<File>> take_lock(Directory& root, const Id32& incarnation
   if (!file.has_value()) return file;
   KVPACK_TRY_ASSIGN(const bool locked, (*file)->try_lock(LockMode::kExclusive));
   if (!locked) return fail(ErrorCode::kBusy, "store is open elsewhere: pid " + owner_of(**file));
-  const std::string text = "pid " + std::to_string(::getpid()) + " incarnation " + incarnation.hex() + "\n";
+  const std::string text = "pid " + std::to_string(process_id()) + " incarnation " + incarnation.hex() + "\n";
   // Advisory: who reads it wants to know whom to ask. It need not be durable.
   KVPACK_TRY((*file)->truncate(0));
   KVPACK_TRY(write_all(**file, 0, byte_view(text)));
