@@ -1,12 +1,12 @@
 /// A Muse model that llama.cpp runs, as kvpack's adapter sees an engine: made to be copied into a program
 /// that has a llama_model of its own. Everything that needs no engine is in the library:
-/// kvpack/muse/llama_snapshot.h. docs/llama-cpp.md §Adapter
+/// llama/muse_snapshot.h. docs/llama-cpp.md §Adapter
 #pragma once
 
 #include <memory>
 
 #include "kvpack/muse/live_session.h"
-#include "kvpack/muse/llama_snapshot.h"
+#include "llama/muse_snapshot.h"
 #include "llama.h"
 
 namespace kvpack::llama_cpp {

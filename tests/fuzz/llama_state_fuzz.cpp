@@ -1,6 +1,6 @@
 // Input: 8 bytes that choose a small layout, token count and form, then a state. Whatever is accepted has the
 // announced size, and its planes written in position order give the same planes again, in every form.
-#include "kvpack/muse/llama_state.h"
+#include "llama/plain_caches.h"
 
 #include <cstdlib>
 

@@ -6,7 +6,7 @@
 #include "kvpack/muse/config.h"
 #include "kvpack/muse/identity.h"
 #include "kvpack/muse/live_session.h"
-#include "kvpack/muse/llama_snapshot.h"
+#include "llama/muse_snapshot.h"
 
 namespace kvpack::demo {
 

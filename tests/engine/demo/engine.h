@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kvpack/core/ids.h"
-#include "kvpack/muse/llama_state.h"
+#include "llama/plain_caches.h"
 
 namespace kvpack::demo {
 

@@ -1,5 +1,5 @@
 // The state of llama.cpp without llama.cpp: every state here is put together by hand, field by field.
-#include "kvpack/muse/llama_state.h"
+#include "llama/plain_caches.h"
 
 #include <gtest/gtest.h>
 
@@ -124,7 +124,7 @@ std::string context_of(const Error& error) {
   return text;
 }
 
-TEST(LlamaState, RowsComeOutInPositionOrderWhateverTheirPhysicalOrder) {
+TEST(LlamaPlainCaches, RowsComeOutInPositionOrderWhateverTheirPhysicalOrder) {
   for (const StateForm& form : forms())
     for (unsigned shuffle = 0; shuffle < 8; ++shuffle) {
       const auto planes = read_state(engine_state(form, shuffle), small_layout(), kTokens, form);
@@ -133,7 +133,7 @@ TEST(LlamaState, RowsComeOutInPositionOrderWhateverTheirPhysicalOrder) {
     }
 }
 
-TEST(LlamaState, PlanesGoIntoAnyOtherFormAndBack) {
+TEST(LlamaPlainCaches, PlanesGoIntoAnyOtherFormAndBack) {
   const auto planes = *read_state(engine_state({}, 5), small_layout(), kTokens, {});
   for (const StateForm& form : forms()) {
     const auto state = write_state(view_planes(planes), small_layout(), kTokens, form);
@@ -143,7 +143,7 @@ TEST(LlamaState, PlanesGoIntoAnyOtherFormAndBack) {
   }
 }
 
-TEST(LlamaState, EveryTruncationIsRefused) {
+TEST(LlamaPlainCaches, EveryTruncationIsRefused) {
   for (const StateForm& form : forms()) {
     const Bytes state = engine_state(form, 3);
     for (std::size_t n = 0; n < state.size(); ++n)
@@ -151,13 +151,13 @@ TEST(LlamaState, EveryTruncationIsRefused) {
   }
 }
 
-TEST(LlamaState, TrailingBytesAreRefused) {
+TEST(LlamaPlainCaches, TrailingBytesAreRefused) {
   Bytes state = engine_state({});
   state.push_back(0);
   EXPECT_EQ(verdict(state), "reserved:bytes after the end of the state");
 }
 
-TEST(LlamaState, EveryFlippedBitIsRefusedOrChangesExactlyOnePlaneByte) {
+TEST(LlamaPlainCaches, EveryFlippedBitIsRefusedOrChangesExactlyOnePlaneByte) {
   for (const bool transposed : {false, true}) {
     const StateForm form{0, 1, 0, transposed};
     const Bytes state = engine_state(form);
@@ -183,7 +183,7 @@ TEST(LlamaState, EveryFlippedBitIsRefusedOrChangesExactlyOnePlaneByte) {
   }
 }
 
-TEST(LlamaState, EveryFieldThatSaysSomethingElseIsRefused) {
+TEST(LlamaPlainCaches, EveryFieldThatSaysSomethingElseIsRefused) {
   const auto with = [](auto change) {
     Lies lies;
     change(lies);
@@ -204,7 +204,7 @@ TEST(LlamaState, EveryFieldThatSaysSomethingElseIsRefused) {
   EXPECT_EQ(with([](Lies& l) { l.value_row_more = 1; }), "expectation:state field value row bytes differs");
 }
 
-TEST(LlamaState, TransposedValuesAreCheckedInTheirOwnWords) {
+TEST(LlamaPlainCaches, TransposedValuesAreCheckedInTheirOwnWords) {
   const StateForm form{0, 1, 0, true};
   Lies element;
   element.element_more = 2;
@@ -217,7 +217,7 @@ TEST(LlamaState, TransposedValuesAreCheckedInTheirOwnWords) {
   EXPECT_EQ(verdict(engine_state({}), form), "expectation:state field value transposition differs");
 }
 
-TEST(LlamaState, StreamsMustBeThoseOfTheContext) {
+TEST(LlamaPlainCaches, StreamsMustBeThoseOfTheContext) {
   const StateForm second{1, 2, 1, false};
   EXPECT_EQ(verdict(engine_state(second), {1, 1, 0, false}), "expectation:state field stream count differs");
   EXPECT_EQ(verdict(engine_state({1, 1, 0, false}), second), "expectation:state field stream count differs");
@@ -228,7 +228,7 @@ TEST(LlamaState, StreamsMustBeThoseOfTheContext) {
   EXPECT_EQ(verdict(engine_state(second), {1, 2, 0, false}), "expectation:state field cells differs");
 }
 
-TEST(LlamaState, RepeatedMissingAndForeignPositionsAreRefused) {
+TEST(LlamaPlainCaches, RepeatedMissingAndForeignPositionsAreRefused) {
   const auto with = [](auto change) {
     Lies lies;
     lies.positions = change;
@@ -248,14 +248,14 @@ TEST(LlamaState, RepeatedMissingAndForeignPositionsAreRefused) {
   EXPECT_EQ(with([](auto& cells) { cells.clear(); }), "expectation:state field cells differs");
 }
 
-TEST(LlamaState, RefusalNamesWhatWasFoundAndExpected) {
+TEST(LlamaPlainCaches, RefusalNamesWhatWasFoundAndExpected) {
   Lies lies;
   lies.key_type = kTypeQ8_0;
   const auto planes = read_state(engine_state({}, 0, lies), small_layout(), kTokens, {});
   EXPECT_EQ(context_of(planes.error()), "field=key type;found=8;expected=1;");
 }
 
-TEST(LlamaState, FirstViolationWins) {
+TEST(LlamaPlainCaches, FirstViolationWins) {
   Lies lies;
   lies.magic = 0;
   lies.key_type = 0;
@@ -266,7 +266,7 @@ TEST(LlamaState, FirstViolationWins) {
   EXPECT_EQ(verdict(engine_state({}, 0, lies)), "expectation:state field sequence id of a cell differs");
 }
 
-TEST(LlamaState, RequestsOutsideTheBoundsAreRefusedBeforeTheStateIsRead) {
+TEST(LlamaPlainCaches, RequestsOutsideTheBoundsAreRefusedBeforeTheStateIsRead) {
   const auto refused = [](auto change, std::uint64_t tokens = kTokens, StateForm form = {}) {
     StateLayout layout = small_layout();
     change(layout);
@@ -314,7 +314,7 @@ TEST(LlamaState, RequestsOutsideTheBoundsAreRefusedBeforeTheStateIsRead) {
   EXPECT_EQ(refused(widest, kMaxTokens), "bounds:state size overflows u64");
 }
 
-TEST(LlamaState, AClaimOfManyTokensAllocatesNothing) {
+TEST(LlamaPlainCaches, AClaimOfManyTokensAllocatesNothing) {
   const Bytes state = engine_state({});
   const auto planes = read_state(state, small_layout(), kMaxTokens, {});
   ASSERT_FALSE(planes.has_value());
@@ -325,7 +325,7 @@ TEST(LlamaState, AClaimOfManyTokensAllocatesNothing) {
             "truncated:state ends early");
 }
 
-TEST(LlamaState, PlanesOfAnotherShapeAreNotWritten) {
+TEST(LlamaPlainCaches, PlanesOfAnotherShapeAreNotWritten) {
   const auto planes = *read_state(engine_state({}), small_layout(), kTokens, {});
   const auto refused = [&](auto change) {
     auto views = view_planes(planes);
@@ -341,7 +341,7 @@ TEST(LlamaState, PlanesOfAnotherShapeAreNotWritten) {
   EXPECT_EQ(refused([](auto& views) { views[1].values[0] = {}; }), text);
 }
 
-TEST(LlamaState, QuantisedRowsAreOpaqueBytes) {
+TEST(LlamaPlainCaches, QuantisedRowsAreOpaqueBytes) {
   const StateLayout layout{{{{0}, 0, kTypeQ8_0, kTypeQ4_0, 272, 144, 0}}};
   std::vector<CachePlanes> planes{{{0, 2}, {Bytes(544, 1)}, {Bytes(288, 2)}}};
   planes[0].keys[0][300] = 9;
@@ -352,7 +352,7 @@ TEST(LlamaState, QuantisedRowsAreOpaqueBytes) {
   EXPECT_EQ(again[0].values, planes[0].values);
 }
 
-TEST(LlamaState, MuseGeometryHasTheSizesThatTheEngineWrites) {
+TEST(LlamaPlainCaches, MuseGeometryHasTheSizesThatTheEngineWrites) {
   const StateLayout muse = muse_glimmer_layout();
   ASSERT_EQ(muse.caches.size(), 2U);
   EXPECT_EQ(muse.caches[0].layers,
@@ -369,7 +369,7 @@ TEST(LlamaState, MuseGeometryHasTheSizesThatTheEngineWrites) {
   }
 }
 
-TEST(LlamaState, MuseWindowPastItsSeamRoundTrips) {
+TEST(LlamaPlainCaches, MuseWindowPastItsSeamRoundTrips) {
   StateLayout muse = muse_glimmer_layout();  // a window of 32 behaves like one of 2,048, in less memory
   for (CacheLayout& cache : muse.caches)
     if (cache.window_tokens != 0) cache.window_tokens = 32;

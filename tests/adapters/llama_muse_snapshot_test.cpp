@@ -1,5 +1,5 @@
 // Snapshots from states of llama.cpp and back, without llama.cpp.
-#include "kvpack/muse/llama_snapshot.h"
+#include "llama/muse_snapshot.h"
 
 #include <random>
 

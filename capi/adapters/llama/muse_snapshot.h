@@ -2,8 +2,8 @@
 /// header. docs/llama-cpp.md §Snapshots
 #pragma once
 
-#include "kvpack/muse/llama_state.h"
 #include "kvpack/muse/snapshot.h"
+#include "llama/plain_caches.h"
 
 namespace kvpack::muse::llama {
 
