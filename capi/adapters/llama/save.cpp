@@ -39,11 +39,45 @@ Result<TakenApart> take_apart(const Sequences& sequences, const Place& place,
   return out;
 }
 
-bool is_of_a_grid(const Error& error) {
-  return std::ranges::any_of(error.context, [](const Context& fact) {
-    return fact.key == "field" &&
-           (fact.value == "x of a cell" || fact.value == "y of a cell" || fact.value == "token of a cell");
-  });
+/// The field in which a state differs; empty where it is none of the fields' words.
+std::string_view field_of(const Error& error) {
+  const auto fact = std::ranges::find(error.context, "field", &Context::key);
+  return fact == error.context.end() ? std::string_view() : std::string_view(fact->value);
+}
+
+bool is_one_of(std::string_view field, std::initializer_list<std::string_view> names) {
+  return std::ranges::find(names, field) != names.end();
+}
+
+/// Differences that no other form makes good: the caller's parameters or tokens are not those of the
+/// sequence.
+std::optional<Error> mistake_in(const Error& difference, const llama_kvpack_save_options& options) {
+  const std::string_view field = field_of(difference);
+  std::string text;
+  if (is_one_of(field, {"key type", "value type", "value transposition"}))
+    text = "the context is not of the declared parameters";
+  if (options.auxiliary_count == 0 && is_one_of(field, {"x of a cell", "y of a cell", "token of a cell"}))
+    text = "the sequence holds what is no token, and no auxiliary input names it";
+  if (text.empty()) return std::nullopt;
+  Error mistake = fail(ErrorCode::kState, std::move(text));
+  mistake.context = difference.context;
+  return mistake;
+}
+
+/// The first cache keeps every token: a sequence with a hole is no state of these tokens in any form.
+Status check_no_hole(const Place& place, const llama_state::StateLayout& layout, ByteSpan state,
+                     std::uint64_t token_count) {
+  if (layout.caches.empty()) return success();
+  const std::optional<std::uint32_t> streams = llama_state::claimed_streams(state, layout);
+  if (!streams || !can_be_streams(place, *streams)) return success();
+  const std::size_t at = 12 + 4 * (*streams == 1 ? 0 : static_cast<std::size_t>(place.sequence));
+  if (state.size() < at + 4) return success();
+  const auto cells = load_le<std::uint32_t>(state, at);
+  if (cells == token_count) return success();
+  return fail(ErrorCode::kState, "the sequence has other positions than tokens")
+      .with("field", "cells")
+      .with("found", std::to_string(cells))
+      .with("expected", std::to_string(token_count));
 }
 
 std::string in_words(const Error& error) {
@@ -153,11 +187,13 @@ Result<llama_kvpack_saved> save_sequence(const Sequences& sequences, const Place
         .with("expected", std::to_string(tokens.size()));
   KVPACK_TRY_ASSIGN(const Bytes state, engine_state(place));
   if (sequences.layout) {
+    if (!may_differ) KVPACK_TRY(check_no_hole(place, *sequences.layout, state, tokens.size()));
     const auto parts = take_apart(sequences, place, tokens, state);
     if (parts.has_value() && sequences.planes != nullptr)
       return save_planes(sequences, tokens, *parts, options, state.size());
-    if (!parts.has_value() && options.auxiliary_count == 0 && is_of_a_grid(parts.error()))
-      return fail(ErrorCode::kState, "the sequence holds images, which no auxiliary input names");
+    if (!parts.has_value()) {
+      if (auto mistake = mistake_in(parts.error(), options)) return *std::move(mistake);
+    }
     if (!parts.has_value() && sequences.mode == LLAMA_KVPACK_PLANES) {
       Error refused = capi::misuse(KVPACK_ERR_UNSUPPORTED, "no plane form: " + parts.error().message);
       refused.context = parts.error().context;
