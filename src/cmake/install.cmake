@@ -1,6 +1,7 @@
 # What `cmake --install` gives, by component (each is a package, src/cmake/packages.cmake):
 #   runtime  the C library             devel  headers, both libraries, CMake package, pkg-config file, the one header
 #   tool     kvpack, its manual page and completions        python  the Python package
+#   llama    the adapter of llama.cpp with its header, where it is built
 set(KVPACK_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/kvpack)
 
 install(TARGETS kvpack_core kvpack EXPORT kvpackTargets
@@ -12,6 +13,13 @@ if(TARGET kvpack_c)
     FILE_SET HEADERS COMPONENT devel)
 endif()
 install(EXPORT kvpackTargets NAMESPACE kvpack:: DESTINATION ${KVPACK_CMAKE_DIR} COMPONENT devel)
+# In a file of its own, which the package finds where it is: the others do without it.
+if(TARGET kvpack_llama)
+  install(TARGETS kvpack_llama EXPORT kvpackLlamaTargets
+    LIBRARY COMPONENT llama
+    FILE_SET HEADERS COMPONENT llama)
+  install(EXPORT kvpackLlamaTargets NAMESPACE kvpack:: DESTINATION ${KVPACK_CMAKE_DIR} COMPONENT llama)
+endif()
 
 configure_package_config_file(src/cmake/kvpackConfig.cmake.in ${PROJECT_BINARY_DIR}/kvpackConfig.cmake
   INSTALL_DESTINATION ${KVPACK_CMAKE_DIR})
@@ -23,6 +31,10 @@ install(FILES ${PROJECT_BINARY_DIR}/kvpackConfig.cmake ${PROJECT_BINARY_DIR}/kvp
 file(RELATIVE_PATH KVPACK_PC_TO_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(src/cmake/kvpack_c.pc.in ${PROJECT_BINARY_DIR}/kvpack_c.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/kvpack_c.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT devel)
+if(TARGET kvpack_llama)
+  configure_file(src/cmake/kvpack_llama.pc.in ${PROJECT_BINARY_DIR}/kvpack_llama.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/kvpack_llama.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT llama)
+endif()
 
 # Files that are made: the path, what it is made from, the command whose output it is, and where it goes.
 function(kvpack_install_made file)
@@ -76,7 +88,7 @@ set(KVPACK_PYTHON_DIR lib/python3/dist-packages CACHE STRING "Where the Python p
 install(DIRECTORY capi/python/kvpack DESTINATION ${KVPACK_PYTHON_DIR} COMPONENT python
   FILES_MATCHING PATTERN "*.py" PATTERN "py.typed" PATTERN "__pycache__" EXCLUDE)
 
-foreach(component runtime devel tool python)
+foreach(component IN LISTS CPACK_COMPONENTS_ALL)
   install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${KVPACK_PACKAGE_${component}} RENAME copyright
     COMPONENT ${component})
 endforeach()

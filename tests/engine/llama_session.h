@@ -1,6 +1,6 @@
 /// A Muse model that llama.cpp runs, as kvpack's adapter sees an engine: made to be copied into a program
 /// that has a llama_model of its own. Everything that needs no engine is in the library:
-/// llama/muse_snapshot.h. docs/llama-cpp.md §Adapter
+/// llama/muse_snapshot.h. docs/llama-cpp.md §Muse
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 /// Between the sequence state of llama.cpp and a snapshot of a Muse cache. Bytes only, without an engine
-/// header. docs/llama-cpp.md §Snapshots
+/// header. docs/llama-cpp.md §Muse
 #pragma once
 
 #include "kvpack/muse/snapshot.h"
