@@ -33,6 +33,7 @@
 #include "kvpack/core/header_page.h"
 #include "kvpack/core/identity.h"
 #include "kvpack/core/ids.h"
+#include "kvpack/core/json_struct.h"
 #include "kvpack/core/keys.h"
 #include "kvpack/core/limits.h"
 #include "kvpack/core/manifest.h"

@@ -18,7 +18,11 @@ namespace kvpack {
 /// Each form has these functions. Bit i of a mask, counted from the lowest, belongs to bytes[at + i].
 ///   equal_to(bytes, at, byte)   which bytes are `byte`. @pre 64 bytes from `at` on
 ///   equal_to_next(bytes, at)    which bytes equal the one behind them. @pre 65 bytes from `at` on
+///   digits(bytes, at)           which bytes are decimal digits. @pre 64 bytes from `at` on
 ///   has_triple(bytes, at)       whether one of 64 bytes equals the two behind it. @pre 66 bytes from `at` on
+///   plain_text(bytes, at)       how many bytes until one that is not ASCII, is below 0x20, or is a quote or
+///   backslash;
+///                               64 when none of 64 is. @pre 64 bytes from `at` on
 struct WordBlocks {
   static std::uint64_t equal_to(ByteSpan bytes, std::size_t at, std::uint8_t byte) noexcept {
     std::uint64_t mask = 0;
@@ -31,6 +35,12 @@ struct WordBlocks {
       mask |= zero_bytes(load(bytes, at + i) ^ load(bytes, at + i + 1)) << i;
     return mask;
   }
+  static std::uint64_t digits(ByteSpan bytes, std::size_t at) noexcept {
+    std::uint64_t mask = 0;
+    for (std::size_t i = 0; i < 64; ++i)
+      mask |= std::uint64_t{bytes[at + i] >= '0' && bytes[at + i] <= '9'} << i;
+    return mask;
+  }
   static bool has_triple(ByteSpan bytes, std::size_t at) noexcept {
     std::uint64_t marks = 0;
     for (std::size_t i = 0; i < 64; i += 8) {
@@ -38,6 +48,14 @@ struct WordBlocks {
       marks |= mark_zero((load(bytes, at + i) ^ second) | (second ^ load(bytes, at + i + 2)));
     }
     return marks != 0;
+  }
+
+  static std::size_t plain_text(ByteSpan bytes, std::size_t at) noexcept {
+    std::size_t i = 0;
+    while (i < 64 && bytes[at + i] >= 0x20 && bytes[at + i] < 0x80 && bytes[at + i] != '"' &&
+           bytes[at + i] != '\\')
+      ++i;
+    return i;
   }
 
   /// Eight bytes as one word, the first byte lowest. @pre at + 8 <= bytes.size()
@@ -87,6 +105,14 @@ class Sse2Blocks {
       return mask(_mm_cmpeq_epi8(load(bytes, at + i), load(bytes, at + i + 1))) << i;
     });
   }
+  static std::uint64_t digits(ByteSpan bytes, std::size_t at) noexcept {
+    const __m128i below = _mm_set1_epi8('0' - 1);
+    const __m128i above = _mm_set1_epi8('9' + 1);
+    return in_four([&](std::size_t i) {
+      const __m128i text = load(bytes, at + i);
+      return mask(_mm_and_si128(_mm_cmpgt_epi8(text, below), _mm_cmplt_epi8(text, above))) << i;
+    });
+  }
   static bool has_triple(ByteSpan bytes, std::size_t at) noexcept {
     const __m128i found = in_four([&](std::size_t i) {
       const __m128i second = load(bytes, at + i + 1);
@@ -94,6 +120,19 @@ class Sse2Blocks {
                            _mm_cmpeq_epi8(second, load(bytes, at + i + 2)));
     });
     return mask(found) != 0;
+  }
+  static std::size_t plain_text(ByteSpan bytes, std::size_t at) noexcept {
+    const __m128i quote = _mm_set1_epi8('"');
+    const __m128i backslash = _mm_set1_epi8('\\');
+    const __m128i blank = _mm_set1_epi8(' ');
+    const std::uint64_t others = in_four([&](std::size_t i) {
+      const __m128i text = load(bytes, at + i);
+      // As signed numbers, bytes that are not ASCII are below a blank too.
+      const __m128i low = _mm_cmplt_epi8(text, blank);
+      const __m128i marks = _mm_or_si128(_mm_cmpeq_epi8(text, quote), _mm_cmpeq_epi8(text, backslash));
+      return mask(_mm_or_si128(low, marks)) << i;
+    });
+    return static_cast<std::size_t>(std::countr_zero(others));
   }
 };
 using NativeBlocks = Sse2Blocks;
@@ -119,12 +158,29 @@ class NeonBlocks {
   static std::uint64_t equal_to_next(ByteSpan bytes, std::size_t at) noexcept {
     return mask([&](std::size_t i) { return vceqq_u8(load(bytes, at + i), load(bytes, at + i + 1)); });
   }
+  static std::uint64_t digits(ByteSpan bytes, std::size_t at) noexcept {
+    const uint8x16_t zero = vdupq_n_u8('0');
+    const uint8x16_t nine = vdupq_n_u8(9);
+    return mask([&](std::size_t i) { return vcleq_u8(vsubq_u8(load(bytes, at + i), zero), nine); });
+  }
   static bool has_triple(ByteSpan bytes, std::size_t at) noexcept {
     const auto part = [&](std::size_t i) {
       const uint8x16_t second = load(bytes, at + i + 1);
       return vandq_u8(vceqq_u8(load(bytes, at + i), second), vceqq_u8(second, load(bytes, at + i + 2)));
     };
     return vmaxvq_u8(vorrq_u8(vorrq_u8(part(0), part(16)), vorrq_u8(part(32), part(48)))) != 0;
+  }
+  static std::size_t plain_text(ByteSpan bytes, std::size_t at) noexcept {
+    const uint8x16_t quote = vdupq_n_u8('"');
+    const uint8x16_t backslash = vdupq_n_u8('\\');
+    const int8x16_t blank = vdupq_n_s8(' ');
+    const std::uint64_t others = mask([&](std::size_t i) {
+      const uint8x16_t text = load(bytes, at + i);
+      // As signed numbers, bytes that are not ASCII are below a blank too.
+      const uint8x16_t low = vcltq_s8(vreinterpretq_s8_u8(text), blank);
+      return vorrq_u8(low, vorrq_u8(vceqq_u8(text, quote), vceqq_u8(text, backslash)));
+    });
+    return static_cast<std::size_t>(std::countr_zero(others));
   }
 };
 using NativeBlocks = NeonBlocks;

@@ -58,7 +58,6 @@ struct BeginManifest {
   friend bool operator==(const BeginManifest&, const BeginManifest&) = default;
 };
 
-void write_canonical(const BeginManifest& begin, JsonWriter& out);
 /// What `begin_sha256` is the digest of.
 Bytes canonical_begin(const BeginManifest& begin);
 /// The typed parse; unknown keys are ignored except in the exact identity. @error kJson
@@ -249,64 +248,157 @@ inline Status check_begin(const BeginManifest& begin, const BeginRules& rules) {
 
 namespace detail {
 
-/// The manifest object; a cut that is not 0 stands in it on the wire, and only there.
-inline void write_begin(const BeginManifest& begin, std::uint64_t prefix_cut, JsonWriter& out) {
-  out.open_object().key("components").open_array();
-  for (const Component& component : begin.components)
-    out.open_object()
-        .member("id", component.id)
-        .member("identity_sha256", component.identity_sha256)
-        .member("kind", component_kind_name(component.kind))
-        .member("required", component.required)
-        .close_object();
-  out.close_array().member("created_unix_ms", begin.created_unix_ms);
-  if (begin.deferred_segments) out.member("deferred_segments", true);
-  out.member("expires_unix_ms", begin.expires_unix_ms).member("generation", begin.generation);
-  out.key("hmac")
-      .open_object()
-      .member("epoch", begin.hmac.epoch)
-      .member("key_id", begin.hmac.key_id)
-      .close_object();
-  out.key("identity")
-      .open_object()
-      .member("adapter_sha256", begin.identity.adapter_sha256)
-      .member("chat_template_sha256", begin.identity.chat_template_sha256)
-      .member("context_policy_sha256", begin.identity.context_policy_sha256)
-      .member("model_revision", begin.identity.model_revision)
-      .member("model_sha256", begin.identity.model_sha256)
-      .member("tokenizer_revision", begin.identity.tokenizer_revision)
-      .member("tokenizer_sha256", begin.identity.tokenizer_sha256)
-      .close_object();
-  out.key("multimodal");
-  if (begin.multimodal.has_value()) {
-    out.open_object()
-        .member("image_sequence_sha256", begin.multimodal->image_sequence_sha256)
-        .member("preprocessing_sha256", begin.multimodal->preprocessing_sha256)
-        .member("projector_sha256", begin.multimodal->projector_sha256)
-        .close_object();
-  } else {
-    out.null();
+template <class Out>
+void put_json(const Component& component, Out& out) {
+  out.fixed(R"({"id":)");
+  out.text(component.id);
+  out.fixed(R"(,"identity_sha256":)");
+  out.text(component.identity_sha256);
+  out.fixed(R"(,"kind":")");
+  out.fixed(component_kind_name(component.kind));
+  out.fixed(component.required ? R"(","required":true})" : R"(","required":false})");
+}
+
+template <class Out>
+void put_json(const ExactIdentity& identity, Out& out) {
+  out.fixed(R"({"adapter_sha256":)");
+  out.text(identity.adapter_sha256);
+  out.fixed(R"(,"chat_template_sha256":)");
+  out.text(identity.chat_template_sha256);
+  out.fixed(R"(,"context_policy_sha256":)");
+  out.text(identity.context_policy_sha256);
+  out.fixed(R"(,"model_revision":)");
+  out.text(identity.model_revision);
+  out.fixed(R"(,"model_sha256":)");
+  out.text(identity.model_sha256);
+  out.fixed(R"(,"tokenizer_revision":)");
+  out.text(identity.tokenizer_revision);
+  out.fixed(R"(,"tokenizer_sha256":)");
+  out.text(identity.tokenizer_sha256);
+  out.fixed("}");
+}
+
+template <class Out>
+void put_json(const std::optional<MultimodalIdentity>& multimodal, Out& out) {
+  if (!multimodal.has_value()) return out.fixed("null");
+  out.fixed(R"({"image_sequence_sha256":)");
+  out.text(multimodal->image_sequence_sha256);
+  out.fixed(R"(,"preprocessing_sha256":)");
+  out.text(multimodal->preprocessing_sha256);
+  out.fixed(R"(,"projector_sha256":)");
+  out.text(multimodal->projector_sha256);
+  out.fixed("}");
+}
+
+template <class T, class Out>
+void put_list(const std::vector<T>& items, Out& out) {
+  out.fixed("[");
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (i != 0) out.fixed(",");
+    put_json(items[i], out);
   }
-  if (prefix_cut != 0) out.member("prefix_cut", prefix_cut);
-  out.key("prompt_token_ids").open_array();
-  for (const std::uint32_t token : begin.prompt_token_ids) out.number(token);
-  out.close_array().member("protocol", begin.protocol).key("segments").open_array();
-  for (const SegmentDescriptor& segment : begin.segments) write_canonical(segment, out);
-  out.close_array().member("transfer_id", begin.transfer_id).close_object();
+  out.fixed("]");
+}
+
+/// The manifest object; a cut that is not 0 stands in it on the wire, and only there.
+template <class Out>
+void put_json(const BeginManifest& begin, std::uint64_t prefix_cut, Out& out) {
+  out.fixed(R"({"components":)");
+  put_list(begin.components, out);
+  out.fixed(R"(,"created_unix_ms":)");
+  out.number(begin.created_unix_ms);
+  if (begin.deferred_segments) out.fixed(R"(,"deferred_segments":true)");
+  out.fixed(R"(,"expires_unix_ms":)");
+  out.number(begin.expires_unix_ms);
+  out.fixed(R"(,"generation":)");
+  out.number(begin.generation);
+  out.fixed(R"(,"hmac":{"epoch":)");
+  out.number(begin.hmac.epoch);
+  out.fixed(R"(,"key_id":)");
+  out.text(begin.hmac.key_id);
+  out.fixed(R"(},"identity":)");
+  put_json(begin.identity, out);
+  out.fixed(R"(,"multimodal":)");
+  put_json(begin.multimodal, out);
+  if (prefix_cut != 0) {
+    out.fixed(R"(,"prefix_cut":)");
+    out.number(prefix_cut);
+  }
+  out.fixed(R"(,"prompt_token_ids":[)");
+  out.numbers(begin.prompt_token_ids);
+  out.fixed(R"(],"protocol":)");
+  out.text(begin.protocol);
+  out.fixed(R"(,"segments":)");
+  put_list(begin.segments, out);
+  out.fixed(R"(,"transfer_id":)");
+  out.text(begin.transfer_id);
+  out.fixed("}");
+}
+
+inline bool scan_json(JsonScan& in, Component& out) {
+  std::size_t kind = 0;
+  if (!in.fixed(R"({"id":)") || !in.text(out.id)) return false;
+  if (!in.fixed(R"(,"identity_sha256":)") || !in.text(out.identity_sha256)) return false;
+  if (!in.fixed(R"(,"kind":)") || !in.choice(kComponentKindNames, kind)) return false;
+  out.kind = static_cast<ComponentKind>(kind);
+  return in.fixed(R"(,"required":)") && in.boolean(out.required) && in.fixed("}");
+}
+
+inline bool scan_json(JsonScan& in, ExactIdentity& out) {
+  if (!in.fixed(R"({"adapter_sha256":)") || !in.text(out.adapter_sha256)) return false;
+  if (!in.fixed(R"(,"chat_template_sha256":)") || !in.text(out.chat_template_sha256)) return false;
+  if (!in.fixed(R"(,"context_policy_sha256":)") || !in.text(out.context_policy_sha256)) return false;
+  if (!in.fixed(R"(,"model_revision":)") || !in.text(out.model_revision)) return false;
+  if (!in.fixed(R"(,"model_sha256":)") || !in.text(out.model_sha256)) return false;
+  if (!in.fixed(R"(,"tokenizer_revision":)") || !in.text(out.tokenizer_revision)) return false;
+  return in.fixed(R"(,"tokenizer_sha256":)") && in.text(out.tokenizer_sha256) && in.fixed("}");
+}
+
+inline bool scan_json(JsonScan& in, std::optional<MultimodalIdentity>& out) {
+  if (in.fixed("null")) return true;
+  MultimodalIdentity& value = out.emplace();
+  if (!in.fixed(R"({"image_sequence_sha256":)") || !in.text(value.image_sequence_sha256)) return false;
+  if (!in.fixed(R"(,"preprocessing_sha256":)") || !in.text(value.preprocessing_sha256)) return false;
+  return in.fixed(R"(,"projector_sha256":)") && in.text(value.projector_sha256) && in.fixed("}");
+}
+
+inline bool scan_json(JsonScan& in, std::vector<Component>& out) {
+  return in.array([&](JsonScan& item) { return scan_json(item, out.emplace_back()); });
+}
+
+inline bool scan_json(JsonScan& in, std::vector<SegmentDescriptor>& out) {
+  return in.array([&](JsonScan& item) {
+    const std::size_t before = item.left();
+    if (!scan_json(item, out.emplace_back())) return false;
+    // What is left is descriptors of about this length; even of the shortest it is no more memory than text.
+    if (out.size() == 1) out.reserve(1 + item.left() / (before - item.left() + 1));
+    return true;
+  });
+}
+
+/// The manifest as it stands on the wire.
+inline bool scan_json(JsonScan& in, BeginManifest& out, std::uint64_t& prefix_cut) {
+  if (!in.fixed(R"({"components":)") || !scan_json(in, out.components)) return false;
+  if (!in.fixed(R"(,"created_unix_ms":)") || !in.number(out.created_unix_ms)) return false;
+  out.deferred_segments = in.fixed(R"(,"deferred_segments":true)");
+  if (!in.fixed(R"(,"expires_unix_ms":)") || !in.number(out.expires_unix_ms)) return false;
+  if (!in.fixed(R"(,"generation":)") || !in.number(out.generation)) return false;
+  if (!in.fixed(R"(,"hmac":{"epoch":)") || !in.number(out.hmac.epoch)) return false;
+  if (!in.fixed(R"(,"key_id":)") || !in.text(out.hmac.key_id)) return false;
+  if (!in.fixed(R"(},"identity":)") || !scan_json(in, out.identity)) return false;
+  if (!in.fixed(R"(,"multimodal":)") || !scan_json(in, out.multimodal)) return false;
+  prefix_cut = 0;
+  if (in.fixed(R"(,"prefix_cut":)") && (!in.number(prefix_cut) || prefix_cut == 0)) return false;
+  if (!in.fixed(R"(,"prompt_token_ids":)") || !in.numbers(out.prompt_token_ids)) return false;
+  if (!in.fixed(R"(,"protocol":)") || !in.text(out.protocol)) return false;
+  if (!in.fixed(R"(,"segments":)") || !scan_json(in, out.segments)) return false;
+  return in.fixed(R"(,"transfer_id":)") && in.text(out.transfer_id) && in.fixed("}");
 }
 
 }  // namespace detail
 
-inline void write_canonical(const BeginManifest& begin, JsonWriter& out) {
-  detail::write_begin(begin, 0, out);
-}
-
 inline Bytes canonical_begin(const BeginManifest& begin) {
-  Bytes out;
-  out.reserve(2048 + begin.prompt_token_ids.size() * 7 + begin.segments.size() * 256);
-  JsonWriter writer(out);
-  write_canonical(begin, writer);
-  return out;
+  return json_bytes([&](auto& out) { detail::put_json(begin, 0, out); });
 }
 
 inline Result<ExactIdentity> parse_exact_identity(const JsonValue& value, const JsonPath& path) {

@@ -269,6 +269,35 @@ inline Result<Frame> decode_refusal_header(const JsonValue& header, std::uint64_
   return Frame(std::move(frame));
 }
 
+/// A header in its canonical form, of a kind that comes often or is large, with nothing to refuse about it.
+/// Nothing otherwise: then the parser says what it is.
+inline std::optional<Frame> scan_header(ByteSpan json, std::uint64_t payload_bytes) {
+  JsonScan in(json);
+  if (in.fixed(R"({"kind":"begin","manifest":)")) {
+    BeginFrame frame;
+    if (!scan_json(in, frame.manifest, frame.prefix_cut) || !in.fixed("}") || !in.done()) return std::nullopt;
+    if (payload_bytes != 0) return std::nullopt;
+    return Frame(std::move(frame));
+  }
+  if (in.fixed(R"({"kind":"seal","manifest":)")) {
+    SealFrame frame;
+    if (!scan_json(in, frame.manifest) || !in.fixed("}") || !in.done()) return std::nullopt;
+    if (payload_bytes != 0) return std::nullopt;
+    return Frame(std::move(frame));
+  }
+  SegmentFrame frame;
+  if (in.fixed(R"({"descriptor":)")) {
+    if (!scan_json(in, frame.descriptor.emplace()) || !in.fixed(",")) return std::nullopt;
+  } else if (!in.fixed("{")) {
+    return std::nullopt;
+  }
+  if (!in.fixed(R"("kind":"segment","sequence":)") || !in.number(frame.sequence)) return std::nullopt;
+  if (!in.fixed("}") || !in.done() || payload_bytes == 0) return std::nullopt;
+  if (frame.descriptor.has_value() && frame.descriptor->sequence != frame.sequence) return std::nullopt;
+  frame.payload_bytes = payload_bytes;
+  return Frame(std::move(frame));
+}
+
 /// Preamble and header in one buffer, so that they leave in one write and one TLS record.
 inline Result<Bytes> encode_head(ByteSpan header, std::uint64_t payload_bytes, const FrameLimits& limits) {
   if (header.size() > limits.max_header_bytes || payload_bytes > limits.max_payload_bytes)
@@ -333,59 +362,71 @@ inline Result<Preamble> decode_preamble(std::span<const std::uint8_t, kPreambleB
   return out;
 }
 
-inline Result<Frame> decode_header(ByteSpan json, std::uint64_t payload_bytes, const HeaderRules& rules) {
+namespace detail {
+
+/// A header in any spelling.
+inline Result<Frame> parse_header(ByteSpan json, std::uint64_t payload_bytes, const HeaderRules& rules) {
   KVPACK_TRY_ASSIGN(const JsonDocument document, parse_json_document(json, json.size()));
   if (rules.strict && document.repeated_key.has_value())
-    return detail::invalid_frame("header repeats the key `" + *document.repeated_key + "`");
+    return invalid_frame("header repeats the key `" + *document.repeated_key + "`");
   const JsonValue& header = document.value;
   const JsonValue* kind = header.find("kind");
   const std::string* name = kind == nullptr ? nullptr : kind->as_string();
   if (name != nullptr) {
-    if (*name == "begin") return detail::decode_begin_header(header, payload_bytes);
-    if (*name == "segment") return detail::decode_segment_header(header, payload_bytes);
-    if (*name == "seal") return detail::decode_seal_header(header, payload_bytes);
-    if (*name == "ack") return detail::decode_ack_header(header, payload_bytes);
-    if (*name == "abort") return detail::decode_abort_header(header, payload_bytes);
-    if (rules.refusals && *name == "refusal") return detail::decode_refusal_header(header, payload_bytes);
+    if (*name == "begin") return decode_begin_header(header, payload_bytes);
+    if (*name == "segment") return decode_segment_header(header, payload_bytes);
+    if (*name == "seal") return decode_seal_header(header, payload_bytes);
+    if (*name == "ack") return decode_ack_header(header, payload_bytes);
+    if (*name == "abort") return decode_abort_header(header, payload_bytes);
+    if (rules.refusals && *name == "refusal") return decode_refusal_header(header, payload_bytes);
   }
   return fail(ErrorCode::kJson, "header is not an object of a known kind");
+}
+
+}  // namespace detail
+
+inline Result<Frame> decode_header(ByteSpan json, std::uint64_t payload_bytes, const HeaderRules& rules) {
+  if (auto frame = detail::scan_header(json, payload_bytes)) return *std::move(frame);
+  return detail::parse_header(json, payload_bytes, rules);
 }
 
 inline Result<Bytes> encode_begin_frame(const BeginManifest& begin, std::uint64_t prefix_cut,
                                         const FrameLimits& limits) {
   KVPACK_TRY(detail::check_texts(begin));
-  Bytes header;
-  header.reserve(2048 + begin.prompt_token_ids.size() * 7 + begin.segments.size() * 256);
-  JsonWriter writer(header);
-  writer.open_object().member("kind", "begin").key("manifest");
-  detail::write_begin(begin, prefix_cut, writer);
-  writer.close_object();
+  const Bytes header = json_bytes([&](auto& out) {
+    out.fixed(R"({"kind":"begin","manifest":)");
+    detail::put_json(begin, prefix_cut, out);
+    out.fixed("}");
+  });
   return detail::encode_head(header, 0, limits);
 }
 
 inline Result<Bytes> encode_segment_head(std::uint32_t sequence, const SegmentDescriptor* descriptor,
                                          std::uint64_t payload_bytes, const FrameLimits& limits) {
   if (payload_bytes == 0) return detail::invalid_frame("payload frame cannot be empty");
-  Bytes header;
-  JsonWriter writer(header);
-  writer.open_object();
-  if (descriptor != nullptr) {
-    KVPACK_TRY(detail::check_texts(*descriptor));
-    writer.key("descriptor");
-    write_canonical(*descriptor, writer);
-  }
-  writer.member("kind", "segment").member("sequence", sequence).close_object();
+  if (descriptor != nullptr) KVPACK_TRY(detail::check_texts(*descriptor));
+  const Bytes header = json_bytes([&](auto& out) {
+    out.fixed("{");
+    if (descriptor != nullptr) {
+      out.fixed(R"("descriptor":)");
+      detail::put_json(*descriptor, out);
+      out.fixed(",");
+    }
+    out.fixed(R"("kind":"segment","sequence":)");
+    out.number(sequence);
+    out.fixed("}");
+  });
   return detail::encode_head(header, payload_bytes, limits);
 }
 
 inline Result<Bytes> encode_seal_frame(const SealManifest& seal, const FrameLimits& limits) {
   KVPACK_TRY(detail::check_texts({seal.core.begin_sha256, seal.core.descriptor_sha256,
                                   seal.core.payload_sha256, seal.core.transfer_id, seal.hmac_sha256}));
-  Bytes header;
-  JsonWriter writer(header);
-  writer.open_object().member("kind", "seal").key("manifest");
-  write_canonical(seal, writer);
-  writer.close_object();
+  const Bytes header = json_bytes([&](auto& out) {
+    out.fixed(R"({"kind":"seal","manifest":)");
+    detail::put_json(seal, out);
+    out.fixed("}");
+  });
   return detail::encode_head(header, 0, limits);
 }
 

@@ -25,8 +25,6 @@ struct SealManifest {
   friend bool operator==(const SealManifest&, const SealManifest&) = default;
 };
 
-void write_canonical(const SealCore& core, JsonWriter& out);
-void write_canonical(const SealManifest& seal, JsonWriter& out);
 Bytes canonical_seal_core(const SealCore& core);
 Bytes canonical_seal(const SealManifest& seal);
 /// The typed parse; unknown keys are ignored. @error kJson
@@ -99,39 +97,53 @@ inline Result<SealCore> parse_seal_core(const JsonValue& value, const JsonPath& 
   return out;
 }
 
-template <class T>
-Bytes canonical_bytes(const T& value) {
-  Bytes out;
-  JsonWriter writer(out);
-  write_canonical(value, writer);
-  return out;
+template <class Out>
+void put_json(const SealCore& core, Out& out) {
+  out.fixed(R"({"begin_sha256":)");
+  out.text(core.begin_sha256);
+  out.fixed(R"(,"descriptor_sha256":)");
+  out.text(core.descriptor_sha256);
+  out.fixed(R"(,"generation":)");
+  out.number(core.generation);
+  out.fixed(R"(,"payload_sha256":)");
+  out.text(core.payload_sha256);
+  out.fixed(R"(,"segment_count":)");
+  out.number(core.segment_count);
+  out.fixed(R"(,"total_bytes":)");
+  out.number(core.total_bytes);
+  out.fixed(R"(,"transfer_id":)");
+  out.text(core.transfer_id);
+  out.fixed("}");
+}
+
+template <class Out>
+void put_json(const SealManifest& seal, Out& out) {
+  out.fixed(R"({"core":)");
+  put_json(seal.core, out);
+  out.fixed(R"(,"hmac_sha256":)");
+  out.text(seal.hmac_sha256);
+  out.fixed("}");
+}
+
+inline bool scan_json(JsonScan& in, SealManifest& out) {
+  SealCore& core = out.core;
+  if (!in.fixed(R"({"core":{"begin_sha256":)") || !in.text(core.begin_sha256)) return false;
+  if (!in.fixed(R"(,"descriptor_sha256":)") || !in.text(core.descriptor_sha256)) return false;
+  if (!in.fixed(R"(,"generation":)") || !in.number(core.generation)) return false;
+  if (!in.fixed(R"(,"payload_sha256":)") || !in.text(core.payload_sha256)) return false;
+  if (!in.fixed(R"(,"segment_count":)") || !in.number(core.segment_count)) return false;
+  if (!in.fixed(R"(,"total_bytes":)") || !in.number(core.total_bytes)) return false;
+  if (!in.fixed(R"(,"transfer_id":)") || !in.text(core.transfer_id)) return false;
+  return in.fixed(R"(},"hmac_sha256":)") && in.text(out.hmac_sha256) && in.fixed("}");
 }
 
 }  // namespace detail
 
-inline void write_canonical(const SealCore& core, JsonWriter& out) {
-  out.open_object()
-      .member("begin_sha256", core.begin_sha256)
-      .member("descriptor_sha256", core.descriptor_sha256)
-      .member("generation", core.generation)
-      .member("payload_sha256", core.payload_sha256)
-      .member("segment_count", core.segment_count)
-      .member("total_bytes", core.total_bytes)
-      .member("transfer_id", core.transfer_id)
-      .close_object();
-}
-
-inline void write_canonical(const SealManifest& seal, JsonWriter& out) {
-  out.open_object().key("core");
-  write_canonical(seal.core, out);
-  out.member("hmac_sha256", seal.hmac_sha256).close_object();
-}
-
 inline Bytes canonical_seal_core(const SealCore& core) {
-  return detail::canonical_bytes(core);
+  return json_bytes([&](auto& out) { detail::put_json(core, out); });
 }
 inline Bytes canonical_seal(const SealManifest& seal) {
-  return detail::canonical_bytes(seal);
+  return json_bytes([&](auto& out) { detail::put_json(seal, out); });
 }
 
 inline Result<SealManifest> parse_seal(const JsonValue& value, const JsonPath& path) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvpack/core/canonical_json.h"
+#include "kvpack/core/json_struct.h"
 #include "kvpack/crypto/sha256_kernels.h"
 #include "kvpack/handoff/mac_key.h"
 #include "kvpack/handoff/range_set.h"
@@ -69,8 +70,7 @@ struct SegmentDescriptor {
 /// Bytes of one element, or nothing for a type that is not on the list.
 std::optional<std::uint64_t> element_bytes(std::string_view element_type) noexcept;
 
-/// The canonical bytes of a descriptor, appended to a writer's output.
-void write_canonical(const SegmentDescriptor& descriptor, JsonWriter& out);
+/// The canonical bytes of a descriptor.
 Bytes canonical_descriptor(const SegmentDescriptor& descriptor);
 /// The typed parse; unknown keys are ignored. @error kJson
 Result<SegmentDescriptor> parse_descriptor(const JsonValue& value, const JsonPath& path);
@@ -192,33 +192,63 @@ inline std::optional<std::uint64_t> element_bytes(std::string_view element_type)
   return std::nullopt;
 }
 
-inline void write_canonical(const SegmentDescriptor& descriptor, JsonWriter& out) {
+namespace detail {
+
+/// The canonical text of a descriptor: JsonSize counts it, JsonFill writes it.
+template <class Out>
+void put_json(const SegmentDescriptor& descriptor, Out& to) {
   const SegmentShape& shape = descriptor.shape;
-  out.open_object()
-      .member("byte_len", descriptor.byte_len)
-      .member("component_id", shape.component_id)
-      .member("element_type", shape.element_type)
-      .member("elements_per_token", shape.elements_per_token)
-      .key("layer");
+  Out out = to;  // A local, which no byte that is written can change.
+  out.fixed(R"({"byte_len":)");
+  out.number(descriptor.byte_len);
+  out.fixed(R"(,"component_id":)");
+  out.text(shape.component_id);
+  out.fixed(R"(,"element_type":)");
+  out.text(shape.element_type);
+  out.fixed(R"(,"elements_per_token":)");
+  out.number(shape.elements_per_token);
+  out.fixed(R"(,"layer":)");
   if (shape.layer.has_value()) {
     out.number(*shape.layer);
   } else {
-    out.null();
+    out.fixed("null");
   }
-  out.member("logical_count", shape.logical_count)
-      .member("logical_start", shape.logical_start)
-      .member("role", segment_role_name(shape.role))
-      .member("sequence", descriptor.sequence)
-      .member("sha256", descriptor.sha256)
-      .close_object();
+  out.fixed(R"(,"logical_count":)");
+  out.number(shape.logical_count);
+  out.fixed(R"(,"logical_start":)");
+  out.number(shape.logical_start);
+  out.fixed(R"(,"role":")");
+  out.fixed(segment_role_name(shape.role));
+  out.fixed(R"(","sequence":)");
+  out.number(descriptor.sequence);
+  out.fixed(R"(,"sha256":)");
+  out.text(descriptor.sha256);
+  out.fixed("}");
+  to = out;
 }
 
+/// Takes the canonical text of a descriptor, of which this is the one spelling.
+inline bool scan_json(JsonScan& in, SegmentDescriptor& out) {
+  SegmentShape& shape = out.shape;
+  std::size_t role = 0;
+  if (!in.fixed(R"({"byte_len":)") || !in.number(out.byte_len)) return false;
+  if (!in.fixed(R"(,"component_id":)") || !in.text(shape.component_id)) return false;
+  if (!in.fixed(R"(,"element_type":)") || !in.text(shape.element_type)) return false;
+  if (!in.fixed(R"(,"elements_per_token":)") || !in.number(shape.elements_per_token)) return false;
+  if (!in.fixed(R"(,"layer":)")) return false;
+  if (!in.fixed("null") && !in.number(shape.layer.emplace())) return false;
+  if (!in.fixed(R"(,"logical_count":)") || !in.number(shape.logical_count)) return false;
+  if (!in.fixed(R"(,"logical_start":)") || !in.number(shape.logical_start)) return false;
+  if (!in.fixed(R"(,"role":)") || !in.choice(kSegmentRoleNames, role)) return false;
+  shape.role = static_cast<SegmentRole>(role);
+  if (!in.fixed(R"(,"sequence":)") || !in.number(out.sequence)) return false;
+  return in.fixed(R"(,"sha256":)") && in.text(out.sha256) && in.fixed("}");
+}
+
+}  // namespace detail
+
 inline Bytes canonical_descriptor(const SegmentDescriptor& descriptor) {
-  Bytes out;
-  out.reserve(320);
-  JsonWriter writer(out);
-  write_canonical(descriptor, writer);
-  return out;
+  return json_bytes([&](auto& out) { detail::put_json(descriptor, out); });
 }
 
 inline Result<SegmentDescriptor> parse_descriptor(const JsonValue& value, const JsonPath& path) {
