@@ -1,11 +1,9 @@
 // Lossless frames of 4 MiB on one thread. Rounds take turns in one process; figures are ratios of medians of
-// processor time. Measure with --benchmark_min_time=1.
-//   x_rule    speed over that of the rule of docs/format/chunk.md, read byte by byte; decoding: over
-//   expanding, encoding
-//             again and comparing
+// seven rounds, in processor time.
+//   x_rule    speed over that of the rule of docs/format/chunk.md, read byte by byte; of decoding, over
+//             expanding the packets, encoding again and comparing
 //   x_sha256  speed over one SHA-256 pass over the same plaintext: every payload byte is hashed at least
-//   twice, so what
-//             is well above 1 hardly shows in a save
+//             twice, so what is well above 1 hardly shows in a save
 //   x_memcpy  speed over a copy of the same plaintext
 #include "kvpack/core/codec_frame.h"
 

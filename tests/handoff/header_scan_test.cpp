@@ -176,11 +176,11 @@ TEST(HeaderScan, AgreesWithTheParserOnDamagedHeaders) {
   expect_agreement_on_damage(header_of(*encode_segment_head(10, nullptr, 2)), 2, kMany);
   expect_agreement_on_damage(header_of(*encode_segment_head(10, &descriptor, 2)), 2, kMany);
   expect_agreement_on_damage(header_of(*encode_seal_frame({})), 0, kMany);
-  expect_agreement_on_damage(header_of(*encode_begin_frame(small_begin(true), 3)), 0, "0\"\\,");
+  expect_agreement_on_damage(header_of(*encode_begin_frame(small_begin(true), 3)), 0, "0");
   BeginManifest multimodal = small_begin();
   multimodal.multimodal = MultimodalIdentity{"a", "b", "c"};
   multimodal.prompt_token_ids = {10, 0, 200'000, 4'294'967'295};
-  expect_agreement_on_damage(header_of(*encode_begin_frame(multimodal, 0)), 0, "0\" ");
+  expect_agreement_on_damage(header_of(*encode_begin_frame(multimodal, 0)), 0, "\"");
 }
 
 TEST(HeaderScan, LeavesEverySpellingButTheCanonicalOneToTheParser) {
