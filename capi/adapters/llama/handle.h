@@ -3,7 +3,7 @@
 
 #include "llama/identity.h"
 #include "llama/report.h"
-#include "llama/state_layout.h"
+#include "llama/state_reader.h"
 
 namespace kvpack::llama_adapter {
 
@@ -33,7 +33,7 @@ Result<std::vector<KeptState>> kept_states(const llama_state::StateLayout& layou
 struct BlobHead {
   static constexpr std::size_t kBytes = 16;
 
-  std::uint32_t streams = 0;    ///< The state's first word, or 0 for a recurrent model, which has none.
+  std::uint32_t streams = 0;    ///< In which the context keeps sequences; 1 for a recurrent model.
   std::uint32_t positions = 0;  ///< The last position and one.
 
   void store(MutableByteSpan out) const;
@@ -49,6 +49,7 @@ struct Sequences {
   ContextFacts context{};
   bool has_long_factors = false;
   bool has_grid_positions = false;
+  bool is_unified = false;  ///< As declared: a context may differ.
   bool has_logits = false;
   std::uint64_t vocabulary_size = 0;
   std::optional<llama_state::StateLayout> layout{};  ///< Where there is a plane form.
@@ -92,6 +93,18 @@ inline const std::uint32_t* as_words(std::span<const llama_token> tokens) noexce
 /// Whether `word` can be the number of streams of this context: all sequences in one, or one for each.
 inline bool can_be_streams(const Place& place, std::uint32_t word) noexcept {
   return word == 1 || word == llama_n_seq_max(place.context);
+}
+
+/// In how many streams a context keeps sequences, as a state of it says. A state of unknown parts says it
+/// nowhere: then it is what was declared.
+/// @error kInternal  the state says what no context has
+inline Result<std::uint32_t> streams_in(const Sequences& sequences, const Place& place, ByteSpan state) {
+  if (!sequences.layout) return sequences.is_unified ? 1 : llama_n_seq_max(place.context);
+  const std::uint32_t word = llama_state::claimed_streams(state, *sequences.layout).value_or(0);
+  if (can_be_streams(place, word)) return word;
+  return fail(ErrorCode::kInternal, "llama.cpp says of no state how it keeps sequences")
+      .with("field", "stream count")
+      .with("found", std::to_string(word));
 }
 
 inline llama_state::StateForm form_of(const Sequences& sequences, const Place& place,

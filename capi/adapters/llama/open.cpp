@@ -253,6 +253,7 @@ Result<std::shared_ptr<const Sequences>> open_sequences(const llama_kvpack_optio
   out->model = options.model;
   out->mode = options.form;
   out->has_logits = options.with_logits != 0;
+  out->is_unified = options.context_params->kv_unified;
   out->log = options.log;
   out->log_user = options.log_user;
   out->vocabulary_size =

@@ -62,15 +62,10 @@ bool is_empty(const Place& place) {
   return llama_memory_seq_pos_max(place.memory, place.sequence) < 0;
 }
 
-/// How the context keeps sequences. Its own state of this one says it, empty as that may be.
-Result<std::uint32_t> streams_of(const Place& place, bool has_caches) {
-  if (!has_caches) return 1;
+/// Its own state of the sequence says it, empty as that may be.
+Result<std::uint32_t> streams_of(const Sequences& sequences, const Place& place) {
   KVPACK_TRY_ASSIGN(const Bytes state, engine_state(place));
-  const std::uint32_t word = state.size() < 12 ? 0 : load_le<std::uint32_t>(state, 8);
-  if (!can_be_streams(place, word))
-    return fail(ErrorCode::kInternal, "llama.cpp says of no state how it keeps sequences")
-        .with("found", std::to_string(word));
-  return word;
+  return streams_in(sequences, place, state);
 }
 
 Status check_room(const Sequences& sequences, const Place& place, const Found& found) {
@@ -144,9 +139,8 @@ Result<Prepared> prepare_planes(const Sequences& sequences, const Place& place, 
 Result<Prepared> prepare_blob(const Sequences& sequences, const Place& place, const Found& found) {
   const ByteSpan blob = found.part(0);
   KVPACK_TRY_ASSIGN(const BlobHead head, BlobHead::load(blob));
-  const bool has_streams = !llama_model_is_recurrent(sequences.model);
-  KVPACK_TRY_ASSIGN(const std::uint32_t streams, streams_of(place, has_streams));
-  if (has_streams && head.streams != streams)
+  KVPACK_TRY_ASSIGN(const std::uint32_t streams, streams_of(sequences, place));
+  if (head.streams != streams)
     return fail(ErrorCode::kState, "the context keeps sequences in another way than the blob")
         .with("field", "stream count")
         .with("found", std::to_string(streams))
@@ -226,7 +220,7 @@ Result<llama_kvpack_restored> restore_sequence(const Sequences& sequences, const
   Prepared prepared;
   if (found.form == LLAMA_KVPACK_PLANES) {
     KVPACK_TRY(check_starts(sequences, found));
-    KVPACK_TRY_ASSIGN(const std::uint32_t streams, streams_of(place, !sequences.layout->caches.empty()));
+    KVPACK_TRY_ASSIGN(const std::uint32_t streams, streams_of(sequences, place));
     KVPACK_TRY_ASSIGN(prepared, prepare_planes(sequences, place, found, tokens, streams));
   } else {
     KVPACK_TRY_ASSIGN(prepared, prepare_blob(sequences, place, found));

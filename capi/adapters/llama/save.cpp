@@ -142,14 +142,11 @@ Result<llama_kvpack_saved> save_planes(const Sequences& sequences, std::span<con
   return run_save(sequences.planes.get(), out, LLAMA_KVPACK_PLANES, state_bytes);
 }
 
-Result<llama_kvpack_saved> save_blob(const Sequences& sequences, std::span<const llama_token> tokens,
-                                     ByteSpan state, std::uint32_t positions,
-                                     const llama_kvpack_save_options& options) {
-  BlobHead head{.positions = positions};
-  if (!llama_model_is_recurrent(sequences.model)) {
-    if (state.size() < 12) return fail(ErrorCode::kInternal, "llama.cpp gives no state");
-    head.streams = load_le<std::uint32_t>(state, 8);
-  }
+Result<llama_kvpack_saved> save_blob(const Sequences& sequences, const Place& place,
+                                     std::span<const llama_token> tokens, ByteSpan state,
+                                     std::uint32_t positions, const llama_kvpack_save_options& options) {
+  KVPACK_TRY_ASSIGN(const std::uint32_t streams, streams_in(sequences, place, state));
+  const BlobHead head{.streams = streams, .positions = positions};
   Bytes blob(BlobHead::kBytes + state.size());
   head.store(MutableByteSpan(blob).first(BlobHead::kBytes));
   copy_bytes(state, MutableByteSpan(blob).subspan(BlobHead::kBytes));
@@ -204,7 +201,7 @@ Result<llama_kvpack_saved> save_sequence(const Sequences& sequences, const Place
   }
   if (options.checkpoint_stride_tokens != 0)
     return fail(ErrorCode::kState, "checkpoints need planes that hold every token");
-  return save_blob(sequences, tokens, state, positions, options);
+  return save_blob(sequences, place, tokens, state, positions, options);
 }
 
 }  // namespace kvpack::llama_adapter
