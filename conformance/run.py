@@ -3,6 +3,7 @@
 
   run.py                                  the Python codec itself
   run.py --impl "build/dev/tests/endpoint"
+  run.py --impl ... --kernels all         once per set of SHA-256 kernels that it has
   run.py --impl ... --against "python3 conformance/python/endpoint.py"
                                           two implementations, answer by answer
 
@@ -20,7 +21,7 @@ import time
 KIT = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(KIT, "python"))
 
-from kvpack_ref import drive, protocol, replay, sweeps, tables  # noqa: E402  the path comes first
+from kvpack_ref import drive, kernels, protocol, replay, sweeps, tables  # noqa: E402  the path comes first
 
 BATCH = 2048
 SHOWN = 10
@@ -202,6 +203,7 @@ GROUPS = collections.OrderedDict((
     ("semantic", lambda r, _: r.cases("semantic", replay.semantic())),
     ("objects", lambda r, _: r.cases("objects", replay.corpus("vectors/objects.tsv"))),
     ("known-answers", lambda r, _: r.cases("known-answers", replay.corpus("vectors/known_answers.tsv"))),
+    ("blobs", lambda r, _: r.cases("blobs", replay.corpus("vectors/blobs.tsv"))),
     ("canonical-json", lambda r, _: r.cases("canonical-json", replay.corpus("vectors/canonical_json.tsv"))),
     ("pack-sets", lambda r, _: r.cases("pack-sets", replay.pack_sets(r.values)
                                        + replay.corpus("vectors/pack_set_cases.tsv"))),
@@ -225,6 +227,7 @@ def arguments():
                         help="operations that may be unsupported, such as 'encode key,encode frame'")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS",
                         help="longest silence while an answer is owed (default %(default)s)")
+    kernels.add_arguments(parser)
     options = parser.parse_args()
     options.groups = options.only.split(",") if options.only else list(GROUPS)
     unknown = [group for group in options.groups if group not in GROUPS]
@@ -233,16 +236,37 @@ def arguments():
     return options
 
 
+# What they ask hashes nothing.
+KERNEL_FREE = ("small-sweeps", "canonical-json", "semantic")
+
+
 def main():
     options = arguments()
+    if not options.kernels:
+        return run(options, options.groups, None if options.full else options.sample)
+    others = [group for group in options.groups if group not in KERNEL_FREE]
+
+    def under_kernels(is_extra):
+        if is_extra:
+            return run(options, others, options.kernel_sample)
+        return run(options, options.groups, None if options.full else options.sample)
+    try:
+        return 1 if kernels.run_each(options.impl, options.kernels, under_kernels) else 0
+    except drive.Died as death:
+        print("FAILED: an endpoint %s" % death)
+        return 1
+
+
+def run(options, groups, sample):
+    """Asks everything once; the exit status."""
     report = Report({kind.strip() for kind in options.allow.split(",")})
     started = time.monotonic()
     commands = [options.impl] + ([options.against] if options.against else [])
     runner = Runner(commands, report, options.timeout)
     try:
         runner.load()
-        for group in options.groups:
-            GROUPS[group](runner, None if options.full else options.sample)
+        for group in groups:
+            GROUPS[group](runner, sample)
         statuses = [endpoint.close() for endpoint in runner.endpoints]
     except drive.Died as death:
         for endpoint in runner.endpoints:

@@ -22,7 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "python"))
 
 import handoff_endpoint  # noqa: E402
-from kvpack_ref import kvhf  # noqa: E402
+from kvpack_ref import drive, kernels, kvhf  # noqa: E402
 from kvpack_ref.handoff import canonical as cj  # noqa: E402
 from kvpack_ref.handoff import manifest, stream  # noqa: E402
 from kvpack_ref.handoff.delta import span_schedule  # noqa: E402
@@ -793,6 +793,11 @@ GROUPS = {"json": json_cases, "mac": mac_cases, "begin": begin_cases, "seal": se
 ALL_GROUPS = (*GROUPS, "bundle", "sweep", "kvhf_sweep", "cross")
 
 
+# KVHF hashes with OpenSSL, and these nothing that is large.
+KERNEL_FREE = ("json", "schedule", "ledger", "kvhf_frame", "kvhf_begin", "kvhf_stream", "kvhf_session", "bundle",
+               "kvhf_sweep")
+
+
 def all_cases(v, args, folder):
     chosen = set(args.only or ALL_GROUPS) - set(args.skip)
     for group in ALL_GROUPS:
@@ -912,6 +917,7 @@ def main():
                         help="transfers in each direction (default 64; 16 hold every mode)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample and of the cross production")
     parser.add_argument("--show", type=int, default=20, metavar="N", help="how many disagreements are printed")
+    kernels.add_arguments(parser)
     args = parser.parse_args()
     try:
         with open(args.vectors, encoding="utf-8") as f:
@@ -919,10 +925,24 @@ def main():
         command = shlex.split(args.impl)
         if not command:
             raise ValueError("--impl is empty")
+        if args.kernels:
+            def under_kernels(is_extra):
+                return 1 if run(sampled_arguments(args) if is_extra else args, v, Implementation(command)) else 0
+            return 1 if kernels.run_each(args.impl, args.kernels, under_kernels) else 0
         peer = Implementation(command)
+    except drive.Died as death:
+        print(f"the endpoint {death}")
+        return 1
     except (OSError, ValueError) as e:
         parser.error(str(e))
     return 1 if run(args, v, peer) else 0
+
+
+def sampled_arguments(args):
+    """What is asked under further kernels: all that hashes payloads, and of sweeps a sample."""
+    changed = {"skip": sorted(set(args.skip) | set(KERNEL_FREE)), "sample": args.kernel_sample, "full": False,
+               "cross": min(args.cross, 16)}
+    return argparse.Namespace(**{**vars(args), **changed})
 
 
 if __name__ == "__main__":

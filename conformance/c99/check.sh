@@ -9,7 +9,7 @@ program=$2
 shift 2
 case $part in
   durable)
-    exec python3 "$kit/run.py" --impl "$program endpoint" "$@" --allow "encode chunk, encode frame, encode pack,
+    exec python3 "$kit/run.py" --impl "$program endpoint" "$@" --allow "encode blob, encode blob_rows, encode chunk, encode frame, encode pack,
       encode pack_set, encode pack_set_proof, encode rotation_qwen25, encode sidecar, encode transform_execute,
       encode transform_inverse" ;;
   handoff)

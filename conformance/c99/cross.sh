@@ -26,6 +26,6 @@ if [ -n "$sample" ]; then
   "$here/check.sh" handoff "$emulator $program"
 else
   "$here/check.sh" durable "$emulator $program" --sample 20 \
-    --only vectors,extras,rejections,pins,semantic,objects,known-answers,canonical-json,pack-sets,large-sweeps
+    --only vectors,extras,rejections,pins,semantic,objects,known-answers,blobs,canonical-json,pack-sets,large-sweeps
   "$here/check.sh" handoff "$emulator $program" --sample 200 --cross 16
 fi

@@ -474,6 +474,11 @@ bool kv99_read_pack(struct kv99* kv, struct kv99_bytes pack, const struct kv99_p
                     const struct kv99_keys* keys, const struct kv99_limits* limits,
                     struct kv99_manifest* manifest, struct kv99_bytes* plaintext, bool* readable);
 
+/* ---------------------------------------------------------------- blob.md */
+
+/* The blob in the rows of its state. */
+bool kv99_decode_blob(struct kv99* kv, struct kv99_bytes rows, uint64_t row_bytes, struct kv99_bytes* blob);
+
 /* ---------------------------------------------------------------- pack-set.md */
 
 void kv99_merkle_leaf(struct kv99_bytes data, uint8_t hash[32]);

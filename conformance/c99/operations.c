@@ -142,6 +142,16 @@ static bool frame(struct kv99_call* call) {
   return true;
 }
 
+static bool blob(struct kv99_call* call) {
+  struct kv99_bytes rows, bytes;
+  uint64_t row_bytes;
+  if (!kv99_number_word(call, &row_bytes) || !kv99_bytes_word(call, &rows) ||
+      !kv99_decode_blob(&call->kv, rows, row_bytes, &bytes))
+    return false;
+  kv99_answer_bytes(call, bytes);
+  return true;
+}
+
 static bool chunk(struct kv99_call* call) {
   struct kv99_bytes family_bytes, object, plaintext;
   struct kv99_state_key state;
@@ -938,6 +948,7 @@ const struct kv99_operation kv99_operations[] = {
     {"verdict", "valid_family", valid_family, true, false},
     {"verdict", "valid_manifest", valid_manifest, true, false},
     READS("frame", frame),
+    READS("blob", blob),
     READS("chunk", chunk),
     READS("pack", whole_pack),
     READS("pack_verify", pack_verify),

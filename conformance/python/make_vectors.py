@@ -12,8 +12,8 @@ import multiprocessing
 import os
 import sys
 
-from kvpack_ref import (json_cases, known_answers, object_cases, replay, rings, semantic_cases, set_cases,
-                        slots, sweeps, tables)
+from kvpack_ref import (blob_cases, json_cases, known_answers, object_cases, replay, rings, semantic_cases,
+                        set_cases, slots, sweeps, tables)
 from kvpack_ref.crypto import sha256
 
 SWEEPS = "vectors/sweeps.tsv"
@@ -96,6 +96,7 @@ def make_files():
             ("vectors/pack_set_cases.tsv", "pack sets damaged, forged and wrongly composed",
              set_cases.cases()),
             ("vectors/known_answers.tsv", "the other operations", known_answers.cases()),
+            ("vectors/blobs.tsv", "blobs: rows, their refusals, a pack that holds one", blob_cases.cases()),
             ("vectors/canonical_json.tsv", "canonical JSON", json_cases.cases())):
         answered = [answer_case(endpoint, case) for case in cases]
         files[path] = tables.render([title, CASE_COLUMNS], tables.case_rows(answered))

@@ -5,6 +5,7 @@
 
 #include "cli/reference_fixtures.h"
 #include "conformance/line_protocol.h"
+#include "kvpack/core/blob.h"
 #include "kvpack/core/canonical_json.h"
 #include "kvpack/core/cut_chain.h"
 #include "kvpack/core/pack_set.h"
@@ -19,10 +20,12 @@ inline constexpr std::size_t kMaxRingEpochs = 64;
 // A session with a key ring.
 class CoreSession {
  public:
-  CoreSession() : session_("c++") {
+  // @param sha256  hash chunks; must outlive this
+  explicit CoreSession(const Sha256Kernels& sha256 = kOpensslSha256) : session_("c++"), scratch_(sha256) {
     session_.add_control("keys", [this](Arguments& a) { return set_keys(a); });
     add_canonical_objects();
     add_frames();
+    add_blobs();
     add_descriptors();
     add_chunks();
     add_packs();
@@ -228,6 +231,35 @@ class CoreSession {
       KVPACK_TRY(a.end());
       KVPACK_TRY_ASSIGN(const Bytes plaintext, decode_codec_frame(form, frame, expected_bytes));
       return Words().bytes(plaintext);
+    });
+  }
+
+  void add_blobs() {
+    session_.add("encode", "blob_rows", [](Arguments& a) -> Result<Words> {
+      KVPACK_TRY_ASSIGN(const std::uint64_t row_bytes, a.number());
+      KVPACK_TRY_ASSIGN(const std::uint64_t token_count, a.number());
+      KVPACK_TRY_ASSIGN(const std::uint64_t blob_bytes, a.number());
+      KVPACK_TRY(a.end());
+      KVPACK_TRY(check_blob_row_bytes(row_bytes));
+      KVPACK_TRY_ASSIGN(const std::uint64_t rows, blob_rows_in_cut(blob_bytes, row_bytes, token_count));
+      return Words().number(rows);
+    });
+    session_.add("encode", "blob", [](Arguments& a) -> Result<Words> {
+      KVPACK_TRY_ASSIGN(const std::uint64_t row_bytes, a.number());
+      KVPACK_TRY_ASSIGN(const std::uint64_t token_count, a.number());
+      KVPACK_TRY_ASSIGN(const ByteSpan blob, a.bytes());
+      KVPACK_TRY(a.end());
+      KVPACK_TRY(check_blob_row_bytes(row_bytes));
+      KVPACK_TRY(blob_rows_in_cut(blob.size(), row_bytes, token_count));
+      return Words().bytes(encode_blob(blob, row_bytes));
+    });
+    session_.add_decode("blob", [](Arguments& a) -> Result<Words> {
+      KVPACK_TRY_ASSIGN(const std::uint64_t row_bytes, a.number());
+      KVPACK_TRY_ASSIGN(const ByteSpan rows, a.bytes());
+      KVPACK_TRY(a.end());
+      KVPACK_TRY(check_blob_row_bytes(row_bytes));
+      KVPACK_TRY_ASSIGN(const ByteSpan blob, decode_blob(rows, row_bytes));
+      return Words().bytes(blob);
     });
   }
 
@@ -493,8 +525,13 @@ class CoreSession {
       KVPACK_TRY(a.end());
       KVPACK_TRY_ASSIGN(const Schedule keys, stable());
       KVPACK_TRY_ASSIGN(const auto family, identified(place.family));
+      // Beside itself: kernels for several messages hash several.
+      const std::vector<ChunkContent> contents(5, ChunkContent{&place.state, place.span, plaintext});
+      KVPACK_TRY_ASSIGN(const std::vector<Id32> ids,
+                        chunk_content_ids(*keys, family.id(), contents, scratch_.sha256()));
       KVPACK_TRY_ASSIGN(const Id32 id,
                         chunk_content_id(*keys, family.id(), place.state, place.span, plaintext));
+      if (std::ranges::count(ids, id) != std::ssize(ids)) return fault("lanes disagree");
       return Words().bytes(id);
     });
     session_.add("encode", "object_key", [this](Arguments& a) -> Result<Words> {

@@ -1,5 +1,6 @@
 // The endpoint of the live protocols: Handoff V2 and KVHF, as conformance/HANDOFF.md asks for them.
 #include "conformance/handoff_operations.h"
+#include "conformance/kernels.h"
 #include "conformance/kvhf_operations.h"
 #include "conformance/serve.h"
 
@@ -28,10 +29,11 @@ void add_kvhf(Session& session, KvhfOperations& operations) {
 }  // namespace
 
 int main() {
-  HandoffOperations handoff;
+  HandoffOperations handoff(machine_sha256_kernels());
   KvhfOperations kvhf;
   Session session("cpp-handoff");
   handoff.add_to(session);
   add_kvhf(session, kvhf);
+  add_kernels(session);
   return serve(session);
 }

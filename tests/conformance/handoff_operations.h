@@ -14,7 +14,8 @@ namespace kvpack::conformance {
 // Must outlive the session that it is added to.
 class HandoffOperations {
  public:
-  HandoffOperations() = default;
+  // @param sha256  hash payloads; must outlive this
+  explicit HandoffOperations(const Sha256Kernels& sha256 = kOpensslSha256) : sha256_(&sha256) {}
   HandoffOperations(const HandoffOperations&) = delete;
   HandoffOperations& operator=(const HandoffOperations&) = delete;
 
@@ -36,12 +37,12 @@ class HandoffOperations {
     add(session, "encode", "handoff_frame", [](Arguments& a) { return encode_frame(a); });
     add(session, "verdict", "handoff_admission", [](Arguments& a) { return admit(a); });
     add(session, "verdict", "handoff_times", [](Arguments& a) { return judge_times(a); });
-    add(session, "encode", "handoff_stream", [](Arguments& a) { return produce(a); });
+    add(session, "encode", "handoff_stream", [this](Arguments& a) { return produce(a); });
     add(session, "encode", "span_schedule", [](Arguments& a) { return schedule(a); });
     add(session, "decode", "ledger_file", [](Arguments& a) { return ledger_file(a); });
     for (const char* call : {"new", "admit", "reserve", "fail_persist", "reload"})
       session.add_line("ledger", call, [this, call](Arguments& a) { return call_ledger(call, a); });
-    session.add_line("verdict", "handoff_receiver", [](Arguments& a) { return run_receiver(a); });
+    session.add_line("verdict", "handoff_receiver", [this](Arguments& a) { return run_receiver(a); });
     session.add_line("verdict", "handoff_stream", [this](Arguments& a) { return judge_stream(a); });
     session.add_control("handoff_context", [this](Arguments& a) { return set_context(a); });
     add_frame_edits(session);
@@ -399,13 +400,13 @@ class HandoffOperations {
     std::uint64_t generation_ = 0;
   };
 
-  static std::string run_receiver(Arguments& a) {
+  std::string run_receiver(Arguments& a) const {
     RecordingSink sink;
     const Status status = run_receiver(a, sink);
     if (!status.has_value() && status.error().code == ErrorCode::kInternal) return refusal(status.error());
     return line(status.has_value() ? "ok" : refusal(status.error()), sink.words());
   }
-  static Status run_receiver(Arguments& a, RecordingSink& sink) {
+  Status run_receiver(Arguments& a, RecordingSink& sink) const {
     KVPACK_TRY_ASSIGN(const handoff::MacKey mac, key(a));
     KVPACK_TRY_ASSIGN(auto manifest, begin(a));
     KVPACK_TRY_ASSIGN(const std::string_view fails_at, a.word());
@@ -418,7 +419,8 @@ class HandoffOperations {
                                                                      .keys = std::span(&own, 1),
                                                                      .max_segments = std::nullopt,
                                                                      .max_total_bytes = std::nullopt}));
-    KVPACK_TRY_ASSIGN(const auto receiver, handoff::AtomicReceiver::open(std::move(valid), mac, sink, {}));
+    KVPACK_TRY_ASSIGN(const auto receiver,
+                      handoff::AtomicReceiver::open(std::move(valid), mac, sink, {}, *sha256_));
     while (a.left() > 0) {
       KVPACK_TRY_ASSIGN(const std::string_view op, a.word());
       if (op == "drop") break;
@@ -467,6 +469,7 @@ class HandoffOperations {
     if (max_segments.has_value()) context.policy.max_segments = static_cast<std::uint32_t>(*max_segments);
     context.policy.times.reset();
     context.policy.schedule = muse::span_schedule;
+    context.policy.sha256 = sha256_;
     context_ = std::make_unique<StreamContext>(std::move(context));
     context_->policy.keys = {{context_->key_id, context_->minimum_epoch, &context_->key}};
     return Words();
@@ -499,7 +502,7 @@ class HandoffOperations {
     }
   }
 
-  static Result<Words> produce(Arguments& a) {
+  Result<Words> produce(Arguments& a) const {
     KVPACK_TRY_ASSIGN(const handoff::MacKey mac, key(a));
     KVPACK_TRY_ASSIGN(auto manifest, begin(a));
     KVPACK_TRY_ASSIGN(const std::uint64_t cut, a.number());
@@ -507,7 +510,9 @@ class HandoffOperations {
     KVPACK_TRY_ASSIGN(const auto payloads, a.rest());
     KVPACK_TRY(handoff::sign(manifest, descriptors, payloads, mac));
     const bool deferred = manifest.deferred_segments;
-    KVPACK_TRY_ASSIGN(handoff::Sender sender, handoff::Sender::open(std::move(manifest), cut, mac));
+    KVPACK_TRY_ASSIGN(handoff::Sender sender,
+                      handoff::Sender::open(std::move(manifest), cut, mac,
+                                            {.frame_limits = {}, .refusals = false, .sha256 = sha256_}));
     Bytes out = sender.begin_frame();
     const auto append = [&](ByteSpan part) { out.insert(out.end(), part.begin(), part.end()); };
     for (std::size_t i = 0; i < payloads.size(); ++i) {
@@ -647,6 +652,7 @@ class HandoffOperations {
   }
 
   static constexpr const char* kLedgerPath = "/ledger.json";
+  const Sha256Kernels* sha256_;
   std::unique_ptr<StreamContext> context_;
   SystemClock clock_;
   std::unique_ptr<kvpack::testing::FakeFileSystem> ledger_fs_ =

@@ -71,12 +71,13 @@ check() {
   run=$(emulator "$machine")
   compile "$machine"
   if [ -n "${KVPACK_LONG_TESTS:-}" ]; then
-    python3 "$source/conformance/run.py" --impl "$run $work/$machine/endpoint" --timeout 600 --full
-    python3 "$source/conformance/run_handoff.py" --impl "$run $work/$machine/handoff_endpoint"
+    python3 "$source/conformance/run.py" --impl "$run $work/$machine/endpoint" --timeout 600 --full --kernels all
+    python3 "$source/conformance/run_handoff.py" --impl "$run $work/$machine/handoff_endpoint" --kernels all
     unit_tests "$machine"
   else
-    python3 "$source/conformance/run.py" --impl "$run $work/$machine/endpoint" --sample 60
-    python3 "$source/conformance/run_handoff.py" --impl "$run $work/$machine/handoff_endpoint" --sample 200 --cross 16
+    python3 "$source/conformance/run.py" --impl "$run $work/$machine/endpoint" --sample 60 --kernels all --kernel-sample 20
+    python3 "$source/conformance/run_handoff.py" --impl "$run $work/$machine/handoff_endpoint" --sample 200 --cross 16 --kernels all \
+      --kernel-sample 50
   fi
 }
 

@@ -28,7 +28,7 @@ $compiler -std=c++20 -O1 -I"$work" "$work/first.cpp" "$work/second.cpp" -lcrypto
 "$work/twice"
 
 # The endpoint sees the rooms only through the one header. What it takes beside them is its own protocol.
-$compiler -std=c++20 -O1 -DKVPACK_WITH_JSON -I"$work/rooms" -I"$source/tests" -I"$source/src" \
+$compiler -std=c++20 -O1 -DKVPACK_WITH_JSON -DKVPACK_HEADERS_ALONE -I"$work/rooms" -I"$source/tests" -I"$source/src" \
   -c "$source/tests/conformance/endpoint.cpp" -o "$work/endpoint.o"
 $compiler "$work/endpoint.o" -lcrypto -pthread -o "$work/endpoint"
 python3 "$source/conformance/run.py" --impl "$work/endpoint" --sample "$sample"

@@ -2,8 +2,8 @@
 
 import functools
 
-from . import (canonical_json, chunk, crypto, cut_chain, frames, identities, keys, merkle, objects, pack,
-               pack_set, rotation, sidecar, transform, validate)
+from . import (blob, canonical_json, chunk, crypto, cut_chain, frames, identities, keys, merkle, objects,
+               pack, pack_set, rotation, sidecar, transform, validate)
 from .errors import Reject
 from .protocol import Table, Fault, fault_unless, number, records, sized
 from .scalars import CODECS, Reader, un
@@ -105,6 +105,21 @@ def _encode_frame(_, codec, plaintext):
 @operation("decode/verdict", "frame", "wbn")
 def _decode_frame(_, codec, frame, expected):
     return (frames.decode_frame(_codec(codec), frame, expected),)
+
+
+@operation("encode", "blob_rows", "nnn")
+def _blob_rows(_, row_bytes, tokens, length):
+    return (str(blob.rows_in_cut(length, row_bytes, tokens)),)
+
+
+@operation("encode", "blob", "nnb")
+def _encode_blob(_, row_bytes, tokens, data):
+    return (blob.encode_blob(data, row_bytes, tokens),)
+
+
+@operation("decode/verdict", "blob", "nb")
+def _decode_blob(_, row_bytes, rows):
+    return (blob.decode_blob(rows, row_bytes),)
 
 
 @operation("encode", "sidecar", "nnnb")

@@ -37,7 +37,7 @@ class DataFiles(unittest.TestCase):
 
     def test_cases_have_names_of_their_own(self):
         for path in ("pins.tsv", "vectors/objects.tsv", "vectors/pack_set_cases.tsv",
-                     "vectors/known_answers.tsv", "vectors/canonical_json.tsv"):
+                     "vectors/known_answers.tsv", "vectors/blobs.tsv", "vectors/canonical_json.tsv"):
             names = [case.name for case in replay.corpus(path)]
             self.assertEqual(len(names), len(set(names)), path)
 
@@ -170,6 +170,30 @@ class Runner(unittest.TestCase):
             status, text = self.run_kit("--impl", self.fake(line), "--only", "pins", "--timeout", "2")
             self.assertEqual(status, 1, text)
             self.assertRegex(text, told)
+
+    def test_kernels_are_asked_one_by_one_or_listed_as_absent(self):
+        line = ('import os; taken = os.environ.get("KVPACK_SHA256_KERNEL", "a"); '
+                'states = [k + (":absent" if k == "c" else ":taken" if k == taken else ":here") '
+                'for k in "abc"]; '
+                'answer = "\\t".join(["ok"] + states) if line.strip() == "kernels" else answer')
+        status, text = self.run_kit("--impl", self.fake(line), "--only", "pins", "--kernels", "all")
+        self.assertEqual(status, 0, text)
+        for told in ("kernels: a (this machine's choice)\n", "kernels: b\n", "kernels: c: not run"):
+            self.assertIn(told, text)
+        self.assertEqual(text.count("passed: "), 2)
+        wrong = line + '; answer = answer.replace("footer", "trailer") if taken == "b" else answer'
+        status, text = self.run_kit("--impl", self.fake(wrong), "--only", "pins", "--kernels", "all")
+        self.assertEqual(status, 1, text)
+        self.assertIn("FAILED: ", text.split("kernels: b\n")[1])
+        status, text = self.run_kit("--impl", self.fake(wrong), "--only", "pins", "--kernels", "a")
+        self.assertEqual(status, 0, text)
+
+    def test_kernels_that_are_not_taken_fail(self):
+        deaf = 'answer = "ok\\ta:taken\\tb:here" if line.strip() == "kernels" else answer'
+        for names, told in (("all", "does not take the kernels b"), ("z", "has no kernels called z")):
+            status, text = self.run_kit("--impl", self.fake(deaf), "--only", "pins", "--kernels", names)
+            self.assertEqual(status, 1)
+            self.assertIn(told, text)
 
     def test_two_implementations_are_told_apart(self):
         command = self.fake('answer = answer.replace("footer", "trailer")')
