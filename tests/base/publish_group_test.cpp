@@ -203,9 +203,13 @@ TEST(DirectoryLock, IsHeldAgainstOthersUntilItsHandleGoes) {
   ::close(other);
 }
 
-TEST(GroupPublicationOnTheSystem, PublishesAdoptsAndRefuses) {
+class GroupPublicationOnTheSystem : public ::testing::TestWithParam<SystemCalls> {};
+INSTANTIATE_TEST_SUITE_P(Calls, GroupPublicationOnTheSystem,
+                         ::testing::Values(SystemCalls::kAll, SystemCalls::kPortable));
+
+TEST_P(GroupPublicationOnTheSystem, PublishesAdoptsAndRefuses) {
   const testing::TempDirectory temp;
-  SystemFileSystem fs;
+  SystemFileSystem fs(GetParam());
   auto directory = *fs.open_directory(temp.path(), Links::kRefuse);
   ASSERT_TRUE(publish(*directory).has_value());
   ASSERT_TRUE(publish(*directory).has_value());

@@ -368,10 +368,16 @@ TEST(DirectoryPublication, EndsWithItsCommit) {
   EXPECT_EQ(publication.commit("again").error().verdict(), "poisoned:publication failed or ended earlier");
 }
 
-TEST(DirectoryPublication, EveryFailedCallLeavesNoPartialContentAndNoLeftover) {
+/// Whether the directory comes to its name in one step that replaces nothing, or after a look.
+class EitherRename : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(DirectoryPublication, EitherRename, ::testing::Bool(),
+                         [](const auto& either) { return either.param ? "Exclusive" : "AfterALook"; });
+
+TEST_P(EitherRename, EveryFailedCallLeavesNoPartialContentAndNoLeftover) {
   std::size_t failures = 0;
   for (std::size_t k = 0;; ++k) {
     FakeFileSystem fs;
+    fs.support_exclusive_rename(GetParam());
     auto root = root_of(fs);
     const std::size_t begin = fs.operation_count();
     fs.fail_operation(k, EIO);
@@ -391,8 +397,9 @@ TEST(DirectoryPublication, EveryFailedCallLeavesNoPartialContentAndNoLeftover) {
   EXPECT_GE(failures, 10U);
 }
 
-TEST(DirectoryPublication, EveryPowerCutLeavesTheWholeDirectoryOrNone) {
+TEST_P(EitherRename, EveryPowerCutLeavesTheWholeDirectoryOrNone) {
   FakeFileSystem fs;
+  fs.support_exclusive_rename(GetParam());
   auto root = root_of(fs);
   std::size_t images = 0;
   const auto check_images = [&](bool published) {

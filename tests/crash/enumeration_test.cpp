@@ -73,6 +73,7 @@ constexpr std::size_t kNewTokens = 1'024;
 struct Variant {
   std::string name;
   bool unnamed_files = true;
+  bool exclusive_rename = true;
   bool encrypt = false;
   // A rule of the protocol that is switched off: the enumeration must then find states that are wrong.
   std::function<bool(const Operation&)> ignored_syncs{};
@@ -95,6 +96,7 @@ class Enumeration {
       if (path != "/") files_.put_directory(path);
     }
     files_.support_unnamed_files(variant_.unnamed_files);
+    files_.support_exclusive_rename(variant_.exclusive_rename);
   }
 
   void run() {
@@ -278,11 +280,11 @@ TEST_P(EveryCrash, LeavesTheOldGenerationWholeAndTheNewOneWholeOrAbsent) {
   EXPECT_TRUE(e.wrong.empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Protocols, EveryCrash,
-                         ::testing::Values(Variant{.name = "named_temporaries", .unnamed_files = false},
-                                           Variant{.name = "unnamed_temporaries"},
-                                           Variant{.name = "encrypted", .encrypt = true}),
-                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Protocols, EveryCrash,
+    ::testing::Values(Variant{.name = "portable_calls", .unnamed_files = false, .exclusive_rename = false},
+                      Variant{.name = "unnamed_temporaries"}, Variant{.name = "encrypted", .encrypt = true}),
+    [](const auto& param) { return param.param.name; });
 
 // A test of the test: without any one rule there are states that are wrong.
 class WithoutARule : public ::testing::TestWithParam<Variant> {};

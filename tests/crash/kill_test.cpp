@@ -104,7 +104,9 @@ class PlaneSink final : public RestoreSink {
 // One process's view of the store.
 class Client {
  public:
-  Client(Shared& shared, const std::string& root, std::uint64_t seed) : shared_(shared), random_(seed) {
+  // Every other one makes do with the calls that all systems have.
+  Client(Shared& shared, const std::string& root, std::uint64_t seed)
+      : shared_(shared), random_(seed), files_(seed % 2 == 0 ? SystemCalls::kAll : SystemCalls::kPortable) {
     auto family = build_family(
         {.engine_cache_abi = Id32::filled(1), .topology = Id32::filled(2), .shard_map = Id32::filled(3)},
         {{.layer = 0, .name = "k", .dtype = DType::kU8, .dimensions = {kTokenAxis, 32}},
@@ -113,6 +115,7 @@ class Client {
     family_.emplace(*std::move(family));
     options_.root = root;
     options_.keys = test_keys();
+    options_.file_system = &files_;
     options_.quota_bytes = std::uint64_t{8} << 30;
     options_.memory.parallelism = 2;
     options_.on_fault = [](const StoreFault& fault) {
@@ -151,6 +154,7 @@ class Client {
 
   Shared& shared_;
   std::mt19937_64 random_;
+  SystemFileSystem files_;
   std::optional<IdentifiedFamily> family_;
   StoreOptions options_;
   std::unique_ptr<Store> store_;
