@@ -112,11 +112,6 @@ class PlacedBytes {
   std::optional<Error> ended_{};
 };
 
-struct ReadingThread {
-  Bytes object;
-  ChunkScratch scratch{machine_sha256_kernels()};
-};
-
 /// Reads and verifies the chunks of one plan and places them.
 class ChunkRestore {
  public:
@@ -127,10 +122,7 @@ class ChunkRestore {
         sink_(sink),
         objects_(context.files),
         cancel_(request.cancel),
-        placed_(request, plan.operations()) {
-    for (const ChainChunk& chunk : plan.operations().chunks())
-      largest_object_bytes_ = std::max<std::size_t>(largest_object_bytes_, chunk.ref.object_bytes);
-  }
+        placed_(request, plan.operations()) {}
 
   /// Asks the sink for memory. @error kState kSemantics
   Status borrow() {
@@ -176,44 +168,74 @@ class ChunkRestore {
 
  private:
   Status read_all(unsigned parallelism, PieceQueue* queue) {
+    const RestorePlan& operations = plan_.operations();
+    const Sha256Kernels& sha256 = machine_sha256_kernels();
+    const auto bytes_of = [&](const ChainChunk& chunk) {
+      return chunk_read_bytes(operations.family(), plan_.states()[chunk.state_index].key, chunk,
+                              !place_of(chunk).empty());
+    };
+    const auto read_bytes = static_cast<std::size_t>(plan_.resources().scratch_bytes_per_thread);
+    const std::vector<detail::ReadGroup> groups =
+        detail::group_reads(operations.chunks(), sha256, parallelism, read_bytes, bytes_of);
     return for_each_in_parallel(
-        plan_.operations().chunks().size(), parallelism,
-        [&] { return ReadingThread{Bytes(largest_object_bytes_)}; },
-        [&](ReadingThread& thread, std::size_t i) -> Status {
-          KVPACK_TRY(check_not_cancelled(cancel_));
-          return restore_one(plan_.operations().chunks()[i], thread, queue);
-        });
+        groups.size(), parallelism,
+        [&] { return ChunkReader(objects_, operations.family(), plan_.chain().head().tenant, sha256); },
+        [&](ChunkReader& reader, std::size_t i) { return restore_group(groups[i], reader, queue); });
   }
 
-  Status restore_one(const ChainChunk& chunk, ReadingThread& thread, PieceQueue* queue) {
+  /// Where a chunk's plaintext can be read to in memory that was lent.
+  MutableByteSpan place_of(const ChainChunk& chunk) const {
     const PlannedState& state = plan_.states()[chunk.state_index];
-    auto plaintext = read_and_verify(chunk, state.key, thread);
-    // What is wrong once may have been read wrongly.
-    if (!plaintext.has_value() && is_damage(plaintext.error()))
-      plaintext = read_and_verify(chunk, state.key, thread);
-    if (!plaintext.has_value())
-      return in_state(std::move(plaintext.error())
-                          .with("object", chunk.ref.object_key.hex())
-                          .with("tokens", token_range_text(chunk.span)),
-                      state.key);
-    const std::uint64_t first = chunk.span.token_start - state.token_start;
-    if (const MutableByteSpan lent = lent_[chunk.state_index]; !lent.empty()) {
-      state.layout.scatter(*plaintext, first, lent);
-    } else {
-      const std::uint64_t offset = first * state.layout.bytes_per_token();
-      KVPACK_TRY(from_sink(queue != nullptr
-                               ? queue->hand_over(chunk.state_index, offset, *plaintext)
-                               : sink_.write_verified_chunk(chunk.state_index, offset, *plaintext)));
-    }
-    return placed_.add(plaintext->size());
+    if (lent_[chunk.state_index].empty()) return {};
+    return detail::place_in_plane(state.layout, state.token_start, chunk, lent_[chunk.state_index]);
   }
 
-  Result<ByteSpan> read_and_verify(const ChainChunk& chunk, const StateKey& state, ReadingThread& thread) {
-    const MutableByteSpan object = MutableByteSpan(thread.object).first(chunk.ref.object_bytes);
-    KVPACK_TRY(objects_.read_chunk(chunk.ref, object));
-    KVPACK_TRY_ASSIGN(const auto keys, context_.keys().schedule(chunk.ref.key_epoch));
-    return open_chunk(object, chunk.ref, chunk.span, state, plan_.operations().family(), *keys,
-                      thread.scratch);
+  Status restore_group(const detail::ReadGroup& group, ChunkReader& reader, PieceQueue* queue) {
+    KVPACK_TRY(check_not_cancelled(cancel_));
+    std::array<ChunkRead, kMaxChunkReads> all{};
+    for (std::size_t i = 0; i < group.count; ++i) {
+      const ChainChunk& chunk = plan_.operations().chunks()[group.first + i];
+      all[i] = {&chunk, &plan_.states()[chunk.state_index].key, place_of(chunk), {}};
+    }
+    std::span<ChunkRead> rest = std::span(all).first(group.count);
+    while (!rest.empty()) {
+      auto [open, status] = reader.read(rest, &context_.keys());
+      KVPACK_TRY(place(rest.first(open), queue));
+      rest = rest.subspan(open);
+      if (status.has_value()) continue;
+      // What is wrong once may have been read wrongly.
+      if (is_damage(status.error())) std::tie(open, status) = reader.read(rest.first(1), &context_.keys());
+      if (!status.has_value()) {
+        const ChainChunk& chunk = *rest.front().chunk;
+        return in_state(std::move(status.error())
+                            .with("object", chunk.ref.object_key.hex())
+                            .with("tokens", token_range_text(chunk.span)),
+                        *rest.front().state);
+      }
+      KVPACK_TRY(place(rest.first(1), queue));
+      rest = rest.subspan(1);
+    }
+    return success();
+  }
+
+  /// Brings plaintexts that have been verified to where they belong, unless they lie there.
+  Status place(std::span<const ChunkRead> reads, PieceQueue* queue) {
+    for (const ChunkRead& read : reads) {
+      KVPACK_TRY(check_not_cancelled(cancel_));
+      const ChainChunk& chunk = *read.chunk;
+      const PlannedState& state = plan_.states()[chunk.state_index];
+      const std::uint64_t first = chunk.span.token_start - state.token_start;
+      if (const MutableByteSpan lent = lent_[chunk.state_index]; lent.empty()) {
+        const std::uint64_t offset = first * state.layout.bytes_per_token();
+        KVPACK_TRY(from_sink(queue != nullptr
+                                 ? queue->hand_over(chunk.state_index, offset, read.plaintext)
+                                 : sink_.write_verified_chunk(chunk.state_index, offset, read.plaintext)));
+      } else if (read.target.empty()) {
+        state.layout.scatter(read.plaintext, first, lent);
+      }
+      KVPACK_TRY(placed_.add(read.plaintext.size()));
+    }
+    return success();
   }
 
   const StoreContext& context_;
@@ -222,7 +244,6 @@ class ChunkRestore {
   StoreObjects objects_;
   std::stop_token cancel_;
   PlacedBytes placed_;
-  std::size_t largest_object_bytes_ = 0;
   std::vector<MutableByteSpan> lent_{};
   bool all_lent_ = true;
 };

@@ -17,6 +17,7 @@ class UploadSink final : public ChunkSink {
   Status put(const StateKey&, const ChunkSpan&, const ChunkRef& ref, ByteSpan object) override {
     return upload_->put_chunk(ref, object);
   }
+  bool takes_pieces() const noexcept override { return true; }
   Status put_pieces(const StateKey&, const ChunkSpan&, const ChunkRef& ref,
                     std::span<const ByteSpan> pieces) override {
     return upload_->put_chunk(ref, pieces);
@@ -82,6 +83,7 @@ Result<ScratchCharge> ScratchCharge::take(StoreContext& context, const CutWriter
   const unsigned wanted = threads == 0 ? limits.parallelism : std::min(threads, limits.parallelism);
   threads = static_cast<unsigned>(std::clamp<std::uint64_t>(wanted, 1, std::min<std::uint64_t>(fit, chunks)));
   ScratchCharge taken;
+  taken.per_thread_bytes_ = static_cast<std::size_t>(per_thread);
   taken.charge_ = {.scratch_bytes = threads * per_thread};
   KVPACK_TRY(context.holds.charge(limits, taken.charge_));
   taken.holds_ = &context.holds;
@@ -97,6 +99,7 @@ Result<std::unique_ptr<Saving>> Saving::begin(StoreContext& context, const SaveR
   if (!scratch.has_value()) return refused(context, std::move(scratch.error()));
   saving->scratch_ = *std::move(scratch);
   saving->plan_->writer->set_parallelism(threads);
+  saving->plan_->writer->set_staging_bytes(saving->scratch_.per_thread_bytes());
   KVPACK_TRY(saving->reserve(threads));
   return saving;
 }

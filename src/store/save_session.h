@@ -16,16 +16,20 @@ class ScratchCharge {
 
   ScratchCharge() = default;
   ScratchCharge(ScratchCharge&& other) noexcept
-      : holds_(std::exchange(other.holds_, nullptr)), charge_(other.charge_) {}
+      : holds_(std::exchange(other.holds_, nullptr)),
+        charge_(other.charge_),
+        per_thread_bytes_(other.per_thread_bytes_) {}
   ScratchCharge& operator=(ScratchCharge&& other) noexcept {
     if (this != &other) {
       release();
       holds_ = std::exchange(other.holds_, nullptr);
       charge_ = other.charge_;
+      per_thread_bytes_ = other.per_thread_bytes_;
     }
     return *this;
   }
   ~ScratchCharge() { release(); }
+  std::size_t per_thread_bytes() const noexcept { return per_thread_bytes_; }
   void release() noexcept {
     if (holds_ != nullptr) std::exchange(holds_, nullptr)->release(charge_);
   }
@@ -33,6 +37,7 @@ class ScratchCharge {
  private:
   RestoreHolds* holds_ = nullptr;
   MemoryCharge charge_{};
+  std::size_t per_thread_bytes_ = 0;
 };
 
 /// What SaveSession does. One thread at a time.

@@ -261,12 +261,12 @@ TEST(CutWriter, KernelsForManyMessagesHashWhereTheyGain) {
   EXPECT_FALSE(used(three, false, 1, false));
   EXPECT_TRUE(used(four, false, 1, false));
   EXPECT_FALSE(used(four, false, 3, false));
-  EXPECT_FALSE(used(four, true, 1, true));
+  EXPECT_TRUE(used(four, true, 1, true));
   // Gathered and compressed.
   Fixture indirect(
       4'300, family_of({{.layer = 0, .name = "k", .dimensions = {kTokenAxis, 8}, .codec = Codec::kLossless},
                         {.layer = 0, .name = "v", .dimensions = {2, kTokenAxis, 4}}}));
-  EXPECT_FALSE(used(indirect, true, 1, false));
+  EXPECT_TRUE(used(indirect, true, 1, false));
 }
 
 TEST(CutWriter, OfTwoDamagedChunksTheFirstIsNamedWithEveryKernels) {

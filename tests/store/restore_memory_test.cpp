@@ -67,7 +67,9 @@ TEST(StoreRestoreMemory, TheShadowAndAtMostFourChunksPerThread) {
             ASSERT_EQ(verdict(restored->hold.release()), "ok");
           });
           EXPECT_LE(peak, parallelism * 4 * chunk_bytes + kSmallChange) << parallelism << lends << encrypt;
-          EXPECT_GE(peak, chunk_bytes);
+          // A raw chunk is read and decrypted in the memory that was lent.
+          if (!lends || codec == Codec::kLossless) EXPECT_GE(peak, chunk_bytes);
+          if (lends && codec == Codec::kRaw) EXPECT_LE(peak, parallelism * 8 * 12 * 1'024 + kSmallChange);
         }
     }
 }

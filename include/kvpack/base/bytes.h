@@ -195,6 +195,10 @@ class ByteReader {
 /// Appends wire fields to a byte string that it owns.
 class ByteWriter {
  public:
+  ByteWriter() = default;
+  /// @param room  memory to be used again; what is in it goes
+  explicit ByteWriter(Bytes room) noexcept : out_(std::move(room)) { out_.clear(); }
+
   /// @pre `data` is no view of this writer's own bytes
   void bytes(ByteSpan data) {
     // Not insert: g++ 12 takes its inlined form for a write past the end and warns whoever includes this.

@@ -166,8 +166,31 @@ inline constexpr std::size_t kChunkDigestOffset = 204;
 inline constexpr std::size_t kChunkSaltOffset = 176;
 inline constexpr std::size_t kChunkNonceOffset = 192;
 
-/// @pre page.size() == kPageBytes and page is zero
-inline void write_chunk_header(MutableByteSpan page, const ChunkHeader& header, ByteSpan sidecar) {
+/// An object as it lies in memory: whole, or in pieces of which the first begins with the header page.
+class ChunkPieces {
+ public:
+  explicit ChunkPieces(ByteSpan whole) noexcept : pieces_{whole, {}, {}} {}
+  /// @pre head.size() >= kPageBytes
+  ChunkPieces(ByteSpan head, ByteSpan body, ByteSpan tail) noexcept : pieces_{head, body, tail} {}
+
+  std::size_t size() const noexcept { return sum_of_sizes(std::span<const ByteSpan>(pieces_)); }
+  /// @pre size() >= kPageBytes
+  ByteSpan page() const noexcept { return pieces_[0].first(kPageBytes); }
+  const std::array<ByteSpan, 3>& pieces() const noexcept { return pieces_; }
+  bool is_zero_from(std::size_t offset) const noexcept {
+    for (const ByteSpan piece : pieces_) {
+      if (offset < piece.size() && !all_zero(piece.subspan(offset))) return false;
+      offset -= std::min(offset, piece.size());
+    }
+    return true;
+  }
+
+ private:
+  std::array<ByteSpan, 3> pieces_;
+};
+
+/// All but the digest, whose place stays zero. @pre page.size() == kPageBytes and page is zero
+inline void write_chunk_fields(MutableByteSpan page, const ChunkHeader& header, ByteSpan sidecar) {
   store_bytes(page, 0, kChunkMagic);
   store_le<std::uint16_t>(page, 8, kWireVersion);
   store_le<std::uint16_t>(page, 10, kPageBytes);
@@ -188,34 +211,39 @@ inline void write_chunk_header(MutableByteSpan page, const ChunkHeader& header, 
   store_bytes(page, kChunkNonceOffset, header.nonce);
   store_le<std::uint16_t>(page, kChunkSidecarOffset, static_cast<std::uint16_t>(sidecar.size()));
   store_bytes(page, kChunkSidecarOffset + 2, sidecar);
+}
+
+/// @pre page.size() == kPageBytes and page is zero
+inline void write_chunk_header(MutableByteSpan page, const ChunkHeader& header, ByteSpan sidecar) {
+  write_chunk_fields(page, header, sidecar);
   store_bytes(page, kChunkDigestOffset, header_page_digest(page, kChunkDigestOffset));
 }
 
 /// Checks 2 to 9: the size fields against each other and the object's length.
-inline Result<ChunkHeader> read_chunk_fields(ByteSpan object) {
-  if (!std::ranges::equal(object.first(kChunkMagic.size()), kChunkMagic))
+inline Result<ChunkHeader> read_chunk_fields(ByteSpan page, std::size_t object_bytes) {
+  if (!std::ranges::equal(page.first(kChunkMagic.size()), kChunkMagic))
     return fail(ErrorCode::kBadMagic, "invalid production chunk magic");
-  if (load_le<std::uint16_t>(object, 8) != kWireVersion || load_le<std::uint16_t>(object, 10) != kPageBytes ||
-      load_le<std::uint32_t>(object, 12) != kAlignment)
+  if (load_le<std::uint16_t>(page, 8) != kWireVersion || load_le<std::uint16_t>(page, 10) != kPageBytes ||
+      load_le<std::uint32_t>(page, 12) != kAlignment)
     return fail(ErrorCode::kBadMagic, "invalid chunk header contract");
-  const auto flags = load_le<std::uint32_t>(object, 16);
+  const auto flags = load_le<std::uint32_t>(page, 16);
   if ((flags & ~kFlagEncrypted) != 0) return fail(ErrorCode::kReserved, "unknown chunk flags");
   ChunkHeader header;
   header.encrypted = flags != 0;
-  KVPACK_TRY_ASSIGN(header.codec, enum_from_wire<Codec>(load_le<std::uint16_t>(object, 20)));
-  if (load_le<std::uint16_t>(object, 22) != kCodecVersion)
+  KVPACK_TRY_ASSIGN(header.codec, enum_from_wire<Codec>(load_le<std::uint16_t>(page, 20)));
+  if (load_le<std::uint16_t>(page, 22) != kCodecVersion)
     return fail(ErrorCode::kCodec, "unsupported chunk codec version");
-  header.plaintext_bytes = load_le<std::uint32_t>(object, 24);
-  header.frame_bytes = load_le<std::uint32_t>(object, 28);
-  header.payload_bytes = load_le<std::uint32_t>(object, 32);
-  header.object_bytes = load_le<std::uint32_t>(object, 36);
+  header.plaintext_bytes = load_le<std::uint32_t>(page, 24);
+  header.frame_bytes = load_le<std::uint32_t>(page, 28);
+  header.payload_bytes = load_le<std::uint32_t>(page, 32);
+  header.object_bytes = load_le<std::uint32_t>(page, 36);
   if (header.plaintext_bytes == 0 || header.plaintext_bytes > kMaxChunkPlaintextBytes ||
       header.frame_bytes < kCodecFrameHeaderBytes || header.frame_bytes > kMaxCodecFrameBytes ||
-      header.object_bytes != object.size())
+      header.object_bytes != object_bytes)
     return fail(ErrorCode::kBounds, "invalid chunk size fields");
   if (header.payload_bytes != header.frame_bytes + (header.encrypted ? kAeadTagBytes : 0))
     return fail(ErrorCode::kBounds, "chunk payload length does not match encryption mode");
-  if (kPageBytes + std::uint64_t{header.payload_bytes} > object.size())
+  if (kPageBytes + std::uint64_t{header.payload_bytes} > object_bytes)
     return fail(ErrorCode::kTruncated, "truncated chunk payload");
   return header;
 }
@@ -237,11 +265,12 @@ inline Status read_chunk_sidecar(ByteSpan page, ChunkHeader& header) {
 }
 
 /// What the content id covers before the plaintext. @error kSemantics as chunk_content_id
+/// @param room  memory to be used again for the result
 inline Result<Bytes> chunk_content_prefix(const KeySchedule& keys, const Id32& family_id,
-                                          const ChunkContent& chunk) {
+                                          const ChunkContent& chunk, Bytes room = {}) {
   if (chunk.span.token_count == 0 || chunk.span.plaintext_bytes != chunk.plaintext.size())
     return fail(ErrorCode::kSemantics, "chunk plaintext does not match its declared span");
-  ByteWriter prefix;
+  ByteWriter prefix(std::move(room));
   prefix.reserve(512);
   prefix.bytes(with_nul("kvpack/v1/chunk-content"));
   prefix.bytes(keys.tenant());
@@ -251,22 +280,52 @@ inline Result<Bytes> chunk_content_prefix(const KeySchedule& keys, const Id32& f
   return std::move(prefix).take();
 }
 
+/// Checks 1 to 15.
+inline Result<ChunkHeader> inspect_pieces(const ChunkPieces& object) {
+  const std::size_t size = object.size();
+  if (size < kPageBytes || size > kMaxChunkObjectBytes || size % kAlignment != 0)
+    return fail(ErrorCode::kBounds, "invalid chunk object length");
+  const ByteSpan page = object.page();
+  KVPACK_TRY_ASSIGN(ChunkHeader header, read_chunk_fields(page, size));
+  if (!object.is_zero_from(kPageBytes + std::size_t{header.payload_bytes}))
+    return fail(ErrorCode::kReserved, "chunk padding is nonzero");
+  KVPACK_TRY(read_chunk_sidecar(page, header));
+  const ByteSpan salt = page.subspan(kChunkSaltOffset, kAeadSaltBytes);
+  const ByteSpan nonce = page.subspan(kChunkNonceOffset, kAeadNonceBytes);
+  if (!header.encrypted && !(all_zero(salt) && all_zero(nonce)))
+    return fail(ErrorCode::kReserved, "unencrypted chunk salt or nonce is nonzero");
+  header.key_epoch = load_le<std::uint64_t>(page, 40);
+  header.tenant = Id32::from_bytes(page.subspan(48, 32));
+  header.family_id = Id32::from_bytes(page.subspan(80, 32));
+  header.content_id = Id32::from_bytes(page.subspan(112, 32));
+  header.object_key = Id32::from_bytes(page.subspan(144, 32));
+  std::ranges::copy(salt, header.salt.begin());
+  std::ranges::copy(nonce, header.nonce.begin());
+  std::ranges::copy(page.subspan(kChunkDigestOffset, 32), header.header_digest.begin());
+  return header;
+}
+
 inline ByteSpan chunk_payload(ByteSpan object, const ChunkHeader& header) {
   return object.subspan(kPageBytes, header.payload_bytes);
 }
 
+inline Digest32 digest_pieces(const ChunkPieces& object) {
+  return sha256({object.pieces()[0], object.pieces()[1], object.pieces()[2]});
+}
+
 /// Checks 16 to 22: the object against what it is held against.
-inline Status check_chunk_binding(ByteSpan object, const ChunkHeader& header,
+inline Status check_chunk_binding(const ChunkPieces& object, const ChunkHeader& header,
                                   const ChunkExpectation& expected) {
   const ChunkRef* ref = expected.ref;
   if ((ref != nullptr &&
        (object.size() != ref->object_bytes || header.plaintext_bytes != ref->plaintext_bytes)) ||
       (expected.span != nullptr && header.plaintext_bytes != expected.span->plaintext_bytes))
     return fail(ErrorCode::kBounds, "chunk reference size mismatch");
-  if (ref != nullptr && ref->stored_object_digest.bytes !=
-                            (expected.object_digest != nullptr ? *expected.object_digest : sha256(object)))
+  if (ref != nullptr &&
+      ref->stored_object_digest.bytes !=
+          (expected.object_digest != nullptr ? *expected.object_digest : digest_pieces(object)))
     return fail(ErrorCode::kAuthentication, "chunk object digest mismatch");
-  if (header_page_digest(object.first(kPageBytes), kChunkDigestOffset) != header.header_digest)
+  if (header_page_digest(object.page(), kChunkDigestOffset) != header.header_digest)
     return fail(ErrorCode::kAuthentication, "chunk header digest mismatch");
   if (expected.family != nullptr && expected.state != nullptr) {
     const StaticState* state = find_state(expected.family->family(), *expected.state);
@@ -345,7 +404,7 @@ inline Result<ByteSpan> judge_chunk(ByteSpan object, ChunkExpectation expected, 
   KVPACK_TRY_ASSIGN(const ChunkHeader header, inspect_chunk(object));
   const auto digests = digest_raw_chunk(object, header, expected, scratch.sha256());
   if (digests) expected.object_digest = &digests->object;
-  KVPACK_TRY(check_chunk_binding(object, header, expected));
+  KVPACK_TRY(check_chunk_binding(ChunkPieces(object), header, expected));
   if (header.encrypted && expected.keys == nullptr) return ByteSpan{};
   KVPACK_TRY_ASSIGN(const ByteSpan plaintext, unpack_chunk(object, header, expected.keys, scratch));
   if (expected.keys != nullptr && expected.span != nullptr && expected.state != nullptr) {
@@ -435,6 +494,40 @@ inline Result<Bytes> encode_chunk_sidecar(const ChunkInput& input, const StaticS
   return bytes;
 }
 
+/// Steps 6 to 8, and the object key. @return the sidecar's bytes
+/// @pre the content id is known
+inline Result<Bytes> fill_chunk_identity(const ChunkInput& input, const StaticState& state,
+                                         RandomSource& random, ChunkHeader& header) {
+  header.encrypted = input.encrypt;
+  header.codec = state.codec;
+  header.key_epoch = input.keys->epoch();
+  header.tenant = input.keys->tenant();
+  header.family_id = input.family->id();
+  header.content_id = *input.content_id;
+  if (input.encrypt) {
+    KVPACK_TRY(random.fill(header.salt));
+    KVPACK_TRY(random.fill(header.nonce));
+  }
+  Bytes sidecar;
+  if (input.sidecar != nullptr) {
+    KVPACK_TRY_ASSIGN(sidecar, encode_chunk_sidecar(input, state));
+    header.stats_digest = sha256(sidecar);
+  }
+  header.object_key = chunk_object_key(*input.keys, header);
+  return sidecar;
+}
+
+/// Step 9: the lengths of the object around a frame.
+inline Status fill_chunk_sizes(std::size_t plaintext_bytes, std::size_t frame_bytes, ChunkHeader& header) {
+  header.plaintext_bytes = static_cast<std::uint32_t>(plaintext_bytes);
+  header.frame_bytes = static_cast<std::uint32_t>(frame_bytes);
+  header.payload_bytes = static_cast<std::uint32_t>(frame_bytes + (header.encrypted ? kAeadTagBytes : 0));
+  header.object_bytes = static_cast<std::uint32_t>(round_up(kPageBytes + header.payload_bytes, kAlignment));
+  if (header.object_bytes > kMaxChunkObjectBytes)
+    return fail(ErrorCode::kBounds, "encoded chunk object exceeds bound");
+  return success();
+}
+
 /// Puts the codec frame of a raw chunk, or of a lossless one, into its place. @return its length
 inline Result<std::size_t> place_frame(Codec codec, ByteSpan plaintext, MutableByteSpan room) {
   if (codec == Codec::kRaw && !plaintext.empty() &&
@@ -463,34 +556,16 @@ inline Result<ChunkRef> encode_chunk_into(const ChunkInput& input, RandomSource&
     KVPACK_TRY_ASSIGN(frame_bytes, detail::place_frame(state->codec, input.plaintext, room));
   }
 
+  ChunkInput identified = input;
+  Id32 content_id;
+  if (input.content_id == nullptr) {
+    KVPACK_TRY_ASSIGN(content_id, chunk_content_id(*input.keys, input.family->id(), *input.state, input.span,
+                                                   input.plaintext));
+    identified.content_id = &content_id;
+  }
   ChunkHeader header;
-  header.encrypted = input.encrypt;
-  header.codec = state->codec;
-  header.key_epoch = input.keys->epoch();
-  header.tenant = input.keys->tenant();
-  header.family_id = input.family->id();
-  if (input.content_id != nullptr) {
-    header.content_id = *input.content_id;
-  } else {
-    KVPACK_TRY_ASSIGN(header.content_id, chunk_content_id(*input.keys, header.family_id, *input.state,
-                                                          input.span, input.plaintext));
-  }
-  if (input.encrypt) {
-    KVPACK_TRY(random.fill(header.salt));
-    KVPACK_TRY(random.fill(header.nonce));
-  }
-  Bytes sidecar;
-  if (input.sidecar != nullptr) {
-    KVPACK_TRY_ASSIGN(sidecar, detail::encode_chunk_sidecar(input, *state));
-    header.stats_digest = sha256(sidecar);
-  }
-  header.object_key = chunk_object_key(*input.keys, header);
-  header.plaintext_bytes = static_cast<std::uint32_t>(input.plaintext.size());
-  header.frame_bytes = static_cast<std::uint32_t>(frame_bytes);
-  header.payload_bytes = static_cast<std::uint32_t>(frame_bytes + (input.encrypt ? kAeadTagBytes : 0));
-  header.object_bytes = static_cast<std::uint32_t>(round_up(kPageBytes + header.payload_bytes, kAlignment));
-  if (header.object_bytes > kMaxChunkObjectBytes)
-    return fail(ErrorCode::kBounds, "encoded chunk object exceeds bound");
+  KVPACK_TRY_ASSIGN(const Bytes sidecar, detail::fill_chunk_identity(identified, *state, random, header));
+  KVPACK_TRY(detail::fill_chunk_sizes(input.plaintext.size(), frame_bytes, header));
 
   const MutableByteSpan object = out.first(header.object_bytes);
   const MutableByteSpan page = object.first(kPageBytes);
@@ -522,25 +597,7 @@ inline Result<EncodedChunk> encode_chunk(const ChunkInput& input, RandomSource& 
 }
 
 inline Result<ChunkHeader> inspect_chunk(ByteSpan object) {
-  if (object.size() < kPageBytes || object.size() > kMaxChunkObjectBytes || object.size() % kAlignment != 0)
-    return fail(ErrorCode::kBounds, "invalid chunk object length");
-  KVPACK_TRY_ASSIGN(ChunkHeader header, detail::read_chunk_fields(object));
-  if (!all_zero(object.subspan(kPageBytes + header.payload_bytes)))
-    return fail(ErrorCode::kReserved, "chunk padding is nonzero");
-  KVPACK_TRY(detail::read_chunk_sidecar(object.first(kPageBytes), header));
-  const ByteSpan salt = object.subspan(detail::kChunkSaltOffset, kAeadSaltBytes);
-  const ByteSpan nonce = object.subspan(detail::kChunkNonceOffset, kAeadNonceBytes);
-  if (!header.encrypted && !(all_zero(salt) && all_zero(nonce)))
-    return fail(ErrorCode::kReserved, "unencrypted chunk salt or nonce is nonzero");
-  header.key_epoch = load_le<std::uint64_t>(object, 40);
-  header.tenant = Id32::from_bytes(object.subspan(48, 32));
-  header.family_id = Id32::from_bytes(object.subspan(80, 32));
-  header.content_id = Id32::from_bytes(object.subspan(112, 32));
-  header.object_key = Id32::from_bytes(object.subspan(144, 32));
-  std::ranges::copy(salt, header.salt.begin());
-  std::ranges::copy(nonce, header.nonce.begin());
-  std::ranges::copy(object.subspan(detail::kChunkDigestOffset, 32), header.header_digest.begin());
-  return header;
+  return detail::inspect_pieces(detail::ChunkPieces(object));
 }
 
 inline Status check_chunk(ByteSpan object, const ChunkExpectation& expected, ChunkScratch& scratch) {

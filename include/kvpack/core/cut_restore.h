@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kvpack/core/chain.h"
-#include "kvpack/core/chunk.h"
+#include "kvpack/core/chunk_reader.h"
 #include "kvpack/core/parallel.h"
 #include "kvpack/core/plane.h"
 
@@ -64,7 +64,8 @@ struct RestoreOptions {
 /// @param plaintext  valid during the call
 using ChunkVisitor = std::function<Status(const ChainChunk& chunk, ByteSpan plaintext)>;
 
-/// The streaming form: every chunk read, verified, then visited. Memory: three chunks per thread.
+/// The streaming form: every chunk read, verified, then visited. Memory: two chunks per thread, and one more
+/// where the source gives objects whole.
 /// @error the first failure in chunk order, whatever the parallelism: as open_chunk and
 /// ObjectSource::read_chunk, with
 ///        object, layer, state and tokens in the context; kState keys are missing
@@ -73,7 +74,8 @@ Status stream_cut(const RestorePlan& plan, ObjectSource& source, const RestoreOp
 
 /// Restores into memory that the caller lends, one span per state of the plan, each at least
 /// complete_physical_bytes. The memory is a shadow: its content is undefined until success, and must not be
-/// used after a failure.
+/// used after a failure. Chunks of raw states in wire order are read and decrypted in their places there;
+/// memory beside it is then 128 KiB per thread, and one chunk where the source gives objects whole.
 /// @error as stream_cut; kState a span is missing or too short; kSemantics elements of a
 ///        strided state overlap
 Status restore_cut_into(const RestorePlan& plan, ObjectSource& source, const RestoreOptions& options,
@@ -106,46 +108,104 @@ inline Status check_restorable(const RestorePlan& plan) {
   return success();
 }
 
-/// Buffers of one thread.
-struct DecodeWorker {
-  Bytes object{};
-  ChunkScratch scratch{};
+/// Consecutive chunks that are read together.
+struct ReadGroup {
+  std::size_t first = 0;
+  std::size_t count = 0;
 };
 
-/// Reads one chunk and checks it as far as the keys allow. @return its plaintext, or an empty view where that
-/// is closed
-inline Result<ByteSpan> read_and_judge(const RestorePlan& plan, const ChainChunk& chunk, ObjectSource& source,
-                                       const KeyRing* keys, DecodeWorker& worker) {
-  const MutableByteSpan object = room_in(worker.object, chunk.ref.object_bytes);
-  KVPACK_TRY(source.read_chunk(chunk.ref, object));
-  const StateKey& state = plan.states()[chunk.state_index].key;
-  if (keys == nullptr) {
-    const ChunkExpectation expected{.ref = &chunk.ref,
-                                    .span = &chunk.span,
-                                    .family = &plan.family(),
-                                    .state = &state,
-                                    .tenant = &plan.chain().head().tenant};
-    return judge_chunk(object, expected, worker.scratch);
+/// Memory of a reading thread for what has no place in the shadow: as many chunks as fit are read together,
+/// and one always.
+inline constexpr std::size_t kDefaultReadBytes = 2 * (std::size_t{kMaxChunkPlaintextBytes} + kPageBytes);
+
+/// Groups as large as the kernels gain by and the memory allows, so many that all threads have their share.
+/// @param bytes_of  (ChainChunk) -> bytes that it takes of `read_bytes`
+template <class BytesOf>
+std::vector<ReadGroup> group_reads(std::span<const ChainChunk> chunks, const Sha256Kernels& sha256,
+                                   unsigned parallelism, std::size_t read_bytes, BytesOf&& bytes_of) {
+  const std::size_t threads = std::max(parallelism, 1U);
+  const auto shares = [](std::size_t n, std::size_t parts) { return (n + parts - 1) / parts; };
+  std::size_t most = 1;
+  if (sha256.lanes > 1 && !chunks.empty()) {
+    const std::size_t rounds = shares(chunks.size(), kMaxChunkReads * threads);
+    most = threads == 1 ? kMaxChunkReads : shares(chunks.size(), rounds * threads);
   }
-  KVPACK_TRY_ASSIGN(const auto schedule, keys->schedule(chunk.ref.key_epoch));
-  return open_chunk(object, chunk.ref, chunk.span, state, plan.family(), *schedule, worker.scratch);
+  std::vector<ReadGroup> groups;
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const std::size_t more = bytes_of(chunks[i]);
+    if (groups.empty() || groups.back().count == most || more > read_bytes - std::min(used, read_bytes) ||
+        chunks[i].ref.key_epoch != chunks[i - 1].ref.key_epoch) {
+      groups.push_back({i, 0});
+      used = 0;
+    }
+    ++groups.back().count;
+    used += more;
+  }
+  return groups;
 }
 
-template <class Use>
+inline Error in_chunk(Error error, const RestorePlan& plan, const ChainChunk& chunk) {
+  return in_state(std::move(error)
+                      .with("object", chunk.ref.object_key.hex())
+                      .with("tokens", token_range_text(chunk.span)),
+                  plan.states()[chunk.state_index].key);
+}
+
+/// @param target  (ChainChunk) -> MutableByteSpan: where its plaintext shall be, or empty
+/// @param use     (ChainChunk, ByteSpan plaintext) -> Status
+template <class Target, class Use>
 Status for_each_chunk(const RestorePlan& plan, ObjectSource& source, const KeyRing* keys,
-                      unsigned parallelism, const Sha256Kernels& sha256, Use&& use) {
-  return for_each_in_parallel(
-      plan.chunks().size(), parallelism, [&] { return DecodeWorker{.scratch = ChunkScratch(sha256)}; },
-      [&](DecodeWorker& worker, std::size_t i) -> Status {
-        const ChainChunk& chunk = plan.chunks()[i];
-        auto plaintext = read_and_judge(plan, chunk, source, keys, worker);
-        Status status = plaintext.has_value() ? use(chunk, *plaintext) : Status(std::move(plaintext.error()));
-        if (status.has_value()) return status;
-        return in_state(std::move(status.error())
-                            .with("object", chunk.ref.object_key.hex())
-                            .with("tokens", token_range_text(chunk.span)),
-                        plan.states()[chunk.state_index].key);
+                      unsigned parallelism, const Sha256Kernels& sha256, Target&& target, Use&& use) {
+  const std::vector<ChainChunk>& chunks = plan.chunks();
+  const std::vector<ReadGroup> groups =
+      group_reads(chunks, sha256, parallelism, kDefaultReadBytes, [&](const ChainChunk& chunk) {
+        return chunk_read_bytes(plan.family(), plan.states()[chunk.state_index].key, chunk,
+                                !target(chunk).empty());
       });
+  return for_each_in_parallel(
+      groups.size(), parallelism,
+      [&] { return ChunkReader(source, plan.family(), plan.chain().head().tenant, sha256); },
+      [&](ChunkReader& reader, std::size_t number) -> Status {
+        const ReadGroup& group = groups[number];
+        std::array<ChunkRead, kMaxChunkReads> reads{};
+        for (std::size_t i = 0; i < group.count; ++i) {
+          const ChainChunk& chunk = chunks[group.first + i];
+          reads[i] = {&chunk, &plan.states()[chunk.state_index].key, target(chunk), {}};
+        }
+        auto [open, status] = reader.read(std::span(reads).first(group.count), keys);
+        for (std::size_t i = 0; i < open; ++i) {
+          Status used = use(*reads[i].chunk, reads[i].plaintext);
+          if (!used.has_value()) return in_chunk(std::move(used.error()), plan, *reads[i].chunk);
+        }
+        if (status.has_value()) return status;
+        return in_chunk(std::move(status.error()), plan, *reads[open].chunk);
+      });
+}
+
+/// As stream_cut, with places for some of the plaintexts.
+template <class Target>
+Status stream_chunks(const RestorePlan& plan, ObjectSource& source, const RestoreOptions& options,
+                     Target&& target, const ChunkVisitor& visit) {
+  if (options.keys == nullptr && !options.integrity_only)
+    return fail(ErrorCode::kState, "restoring without keys must be asked for as integrity only");
+  return for_each_chunk(plan, source, options.keys, options.parallelism, *options.sha256, target,
+                        [&](const ChainChunk& chunk, ByteSpan plaintext) -> Status {
+                          if (plaintext.empty()) return fail(ErrorCode::kNotFound, "no key opens the chunk");
+                          return visit(chunk, plaintext);
+                        });
+}
+
+inline MutableByteSpan no_target(const ChainChunk&) noexcept {
+  return {};
+}
+
+/// Where a chunk's tokens lie in memory of its state, if they lie there one behind the other.
+inline MutableByteSpan place_in_plane(const PlaneLayout& layout, std::uint64_t first_token,
+                                      const ChainChunk& chunk, MutableByteSpan plane) {
+  if (!layout.is_wire_order()) return {};
+  const std::uint64_t offset = (chunk.span.token_start - first_token) * layout.bytes_per_token();
+  return plane.subspan(static_cast<std::size_t>(offset), chunk.span.plaintext_bytes);
 }
 
 }  // namespace detail
@@ -184,14 +244,7 @@ inline Result<RestorePlan> RestorePlan::create(const ManifestChain& chain, std::
 
 inline Status stream_cut(const RestorePlan& plan, ObjectSource& source, const RestoreOptions& options,
                          const ChunkVisitor& visit) {
-  if (options.keys == nullptr && !options.integrity_only)
-    return fail(ErrorCode::kState, "restoring without keys must be asked for as integrity only");
-  return detail::for_each_chunk(plan, source, options.keys, options.parallelism, *options.sha256,
-                                [&](const ChainChunk& chunk, ByteSpan plaintext) -> Status {
-                                  if (plaintext.empty())
-                                    return fail(ErrorCode::kNotFound, "no key opens the chunk");
-                                  return visit(chunk, plaintext);
-                                });
+  return detail::stream_chunks(plan, source, options, detail::no_target, visit);
 }
 
 inline Status restore_cut_into(const RestorePlan& plan, ObjectSource& source, const RestoreOptions& options,
@@ -201,11 +254,19 @@ inline Status restore_cut_into(const RestorePlan& plan, ObjectSource& source, co
     fits = shadow[i].size() >= plan.states()[i].complete_physical_bytes;
   if (!fits) return fail(ErrorCode::kState, "shadow memory does not match the restore plan");
   KVPACK_TRY(detail::check_restorable(plan));
-  return stream_cut(plan, source, options, [&](const ChainChunk& chunk, ByteSpan plaintext) {
-    const StateRestore& state = plan.states()[chunk.state_index];
-    state.layout.scatter(plaintext, chunk.span.token_start - state.token_start, shadow[chunk.state_index]);
-    return success();
-  });
+  return detail::stream_chunks(
+      plan, source, options,
+      [&](const ChainChunk& chunk) {
+        const StateRestore& state = plan.states()[chunk.state_index];
+        return detail::place_in_plane(state.layout, state.token_start, chunk, shadow[chunk.state_index]);
+      },
+      [&](const ChainChunk& chunk, ByteSpan plaintext) {
+        const StateRestore& state = plan.states()[chunk.state_index];
+        if (!state.layout.is_wire_order())
+          state.layout.scatter(plaintext, chunk.span.token_start - state.token_start,
+                               shadow[chunk.state_index]);
+        return success();
+      });
 }
 
 inline Result<std::vector<Bytes>> restore_cut(const RestorePlan& plan, ObjectSource& source,
@@ -227,7 +288,7 @@ inline Status verify_cut_chunks(const RestorePlan& plan, ObjectSource& source, c
                                 const std::function<void(const ChainChunk&, bool opened)>& done,
                                 const Sha256Kernels& sha256) {
   std::mutex one_at_a_time;
-  return detail::for_each_chunk(plan, source, keys, parallelism, sha256,
+  return detail::for_each_chunk(plan, source, keys, parallelism, sha256, detail::no_target,
                                 [&](const ChainChunk& chunk, ByteSpan plaintext) {
                                   if (done) {
                                     const std::lock_guard lock(one_at_a_time);

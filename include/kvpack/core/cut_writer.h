@@ -2,7 +2,7 @@
 /// its pack. docs/format/chain.md §Writing
 #pragma once
 
-#include "kvpack/core/chunk.h"
+#include "kvpack/core/chunk_encoder.h"
 #include "kvpack/core/cut_plan.h"
 #include "kvpack/core/pack.h"
 #include "kvpack/core/parallel.h"
@@ -61,8 +61,9 @@ class CutWriter {
   const ChunkCounts& put() const noexcept { return put_; }      ///< Chunks that were encoded.
   const ChunkCounts& found() const noexcept { return found_; }  ///< Chunks that the sink had.
 
-  /// Writes the next states, one plane each, all their chunks in parallel. The payload is copied once, into
-  /// the objects. Memory: two chunks per thread.
+  /// Writes the next states, one plane each, all their chunks in parallel. What is neither encrypted nor
+  /// coded and lies in wire order is hashed and handed over where it lies; all else is copied once. Memory:
+  /// what set_staging_bytes says, and 128 KiB, per thread.
   /// @pre as many states are left
   /// @param random  salts and nonces, drawn in chunk order before the first chunk is encoded; not used
   /// without
@@ -86,6 +87,10 @@ class CutWriter {
 
   /// Threads of the writes to come. Changes no byte and no verdict.
   void set_parallelism(unsigned threads) noexcept { parallelism_ = threads; }
+  /// Memory of each thread for payloads that are encrypted, coded or gathered: as many chunks as fit are made
+  /// together, and one always. Without a call it is that of three encrypted chunks, or of two where the sink
+  /// wants objects whole. Changes no byte and no verdict.
+  void set_staging_bytes(std::size_t bytes) noexcept { staging_bytes_ = bytes; }
   const KeySchedule& keys() const noexcept { return *keys_; }
   bool encrypts_chunks() const noexcept { return encrypt_chunks_; }
   bool encrypts_manifest() const noexcept { return encrypt_manifest_; }
@@ -93,23 +98,26 @@ class CutWriter {
  private:
   struct EncodeWorker;
   struct ChunkJob;
-  struct MadeChunk;
+  struct Batch;
+  struct Step;
+  struct Schedule;
+  struct Run;
+  static constexpr std::size_t kNoGroup = std::numeric_limits<std::size_t>::max();
 
   CutWriter() = default;
-  template <class DirectPlaintext, class GetPlaintext>
-  Status write_chunks(std::size_t state_count, DirectPlaintext&& direct_plaintext,
-                      GetPlaintext&& get_plaintext, ChunkSink& sink, RandomSource& random);
-  template <class DirectPlaintext>
-  Status identify_chunks(std::span<ChunkJob> jobs, const DirectPlaintext& direct_plaintext) const;
-  template <class GetPlaintext>
-  Status write_jobs(std::span<const ChunkJob> jobs, const GetPlaintext& get_plaintext, ChunkSink& sink);
+  Status write_chunks(Run& run, std::size_t state_count, RandomSource& random);
+  std::vector<Batch> make_batches(const Run& run, std::size_t most) const;
+  Schedule make_schedule(const Run& run) const;
+  Status identify_ahead(Run& run, std::span<const std::size_t> jobs, EncodeWorker& worker) const;
+  Status write_batch(Run& run, const Batch& batch, EncodeWorker& worker);
+  std::pair<std::size_t, Status> make_chunks(Run& run, const Batch& batch, EncodeWorker& worker) const;
+  std::pair<std::size_t, Status> get_plaintexts(const Run& run, const Batch& batch,
+                                                EncodeWorker& worker) const;
+  Status identify_batch(Run& run, const Batch& batch, std::size_t count, EncodeWorker& worker) const;
+  const StatePlan& plan_of(const ChunkJob& job) const noexcept;
+  std::size_t staging_of(const Run& run, const ChunkJob& job) const noexcept;
   static bool is_direct(const StatePlan& plan) noexcept;
   static ByteSpan plane_span(const StatePlan& plan, ByteSpan plane, const ChunkSpan& span);
-  MutableByteSpan plaintext_room(const StatePlan& plan, const ChunkSpan& span, EncodeWorker& worker) const;
-  ByteSpan plane_plaintext(const StatePlan& plan, ByteSpan plane, const ChunkSpan& span,
-                           EncodeWorker& worker) const;
-  Result<MadeChunk> make_chunk(const StatePlan& plan, const ChunkSpan& span, ByteSpan plaintext,
-                               const ChunkJob& job, ChunkSink& sink, EncodeWorker& worker) const;
 
   const KeySchedule* keys_ = nullptr;
   const IdentifiedFamily* family_ = nullptr;
@@ -118,6 +126,7 @@ class CutWriter {
   bool encrypt_chunks_ = false;
   bool encrypt_manifest_ = false;
   unsigned parallelism_ = 1;
+  std::optional<std::size_t> staging_bytes_{};
   const Sha256Kernels* sha256_ = &kOpensslSha256;
   CutManifest outline_{};
   std::vector<PrefixNode> nodes_{};
@@ -172,22 +181,59 @@ inline Status read_from_source(StateSource& source, MutableByteSpan out, bool la
 
 }  // namespace detail
 
-/// Buffers of one thread.
-struct CutWriter::EncodeWorker {
-  Bytes object;
-  Bytes gathered;
-};
-
 struct CutWriter::ChunkJob {
-  std::size_t state = 0;
+  std::size_t state = 0;  ///< Among those that are being written.
   std::size_t span = 0;
-  std::optional<Id32> content_id{};  ///< When it has been found out already.
+  Id32 content_id{};
+  bool identified = false;
   detail::DrawnRandom::Draw draw{};  ///< Not used without encryption.
 };
 
-struct CutWriter::MadeChunk {
-  ChunkRef ref;
-  bool found = false;  ///< Else the object is in the worker's buffer.
+/// Consecutive jobs whose chunks are made together.
+struct CutWriter::Batch {
+  std::size_t number = 0;
+  std::size_t first = 0;
+  std::size_t count = 0;
+};
+
+/// One thing for a thread to do: to find out content ids ahead of their batches, or a batch.
+struct CutWriter::Step {
+  bool identifies = false;
+  std::size_t number = 0;  ///< Of the group or the batch.
+};
+
+struct CutWriter::Schedule {
+  std::vector<Batch> batches{};
+  std::vector<std::vector<std::size_t>> groups{};  ///< Jobs that are identified together, ahead.
+  std::vector<Step> steps{};
+};
+
+/// One call of write_planes or write_stream.
+struct CutWriter::Run {
+  ChunkSink* sink = nullptr;
+  std::span<const ByteSpan> planes{};  ///< Of the states, or
+  StateSource* source = nullptr;       ///< of the only one.
+  std::vector<ChunkJob> jobs{};
+  OrderedTurns reads{};  ///< From the source.
+  OrderedTurns puts{};
+  std::optional<Milestones> identified{};   ///< By group.
+  std::vector<std::size_t> group_of_job{};  ///< Of jobs that are identified ahead, else kNoGroup.
+};
+
+/// Memory of one thread.
+struct CutWriter::EncodeWorker {
+  EncodeWorker(const KeySchedule& keys, const Sha256Kernels& sha256) : encoder(keys, sha256) {}
+  ChunkEncoder encoder;
+  Bytes staging{};
+  std::array<ByteSpan, kMaxChunkGroup> plaintexts{};
+  std::array<MutableByteSpan, kMaxChunkGroup> rooms{};
+  std::array<Id32, kMaxChunkGroup> ids{};
+  std::array<ChunkRef, kMaxChunkGroup> refs{};
+  std::array<bool, kMaxChunkGroup> found{};
+  std::array<StatsSidecar, kMaxChunkGroup> sidecars{};
+  std::vector<detail::DrawnRandom> draws{};
+  std::vector<ChunkEncoding> encodings{};
+  std::array<std::size_t, kMaxChunkGroup> encoding_of{};
 };
 
 inline Result<CutWriter> CutWriter::create(const CutInput& input, PlaneBytes bytes) {
@@ -226,12 +272,8 @@ inline Result<CutWriter> CutWriter::create(const CutInput& input, PlaneBytes byt
   return writer;
 }
 
-/// Where a chunk's plaintext is gathered or read to: its place in the object when nothing stands in between.
-inline MutableByteSpan CutWriter::plaintext_room(const StatePlan& plan, const ChunkSpan& span,
-                                                 EncodeWorker& worker) const {
-  if (plan.fixed->codec == Codec::kRaw && !encrypt_chunks_)
-    return chunk_plaintext_place(worker.object, span.plaintext_bytes);
-  return room_in(worker.gathered, span.plaintext_bytes);
+inline const StatePlan& CutWriter::plan_of(const ChunkJob& job) const noexcept {
+  return plans_[states_written_ + job.state];
 }
 
 /// Whether chunks of the state are encoded from the caller's plane as it lies there.
@@ -246,145 +288,273 @@ inline ByteSpan CutWriter::plane_span(const StatePlan& plan, ByteSpan plane, con
   return plane.subspan(static_cast<std::size_t>(first * plan.layout.bytes_per_token()), span.plaintext_bytes);
 }
 
-inline ByteSpan CutWriter::plane_plaintext(const StatePlan& plan, ByteSpan plane, const ChunkSpan& span,
-                                           EncodeWorker& worker) const {
-  if (is_direct(plan)) return plane_span(plan, plane, span);
-  const MutableByteSpan place = plaintext_room(plan, span, worker);
-  plan.layout.gather(plane, span.token_start - plan.plane_start, place);
-  return place;
+/// What a chunk takes of a thread's staging memory. A raw plaintext that is gathered lies where its
+/// ciphertext will be; a lossless one in front of its frame.
+inline std::size_t CutWriter::staging_of(const Run& run, const ChunkJob& job) const noexcept {
+  const StatePlan& plan = plan_of(job);
+  const std::size_t plaintext = plan.realized.chunk_spans[job.span].plaintext_bytes;
+  const std::size_t payload = chunk_staging_bytes(plan.fixed->codec, plaintext, encrypt_chunks_);
+  if (plan.fixed->codec == Codec::kLossless) return plaintext + payload;
+  const bool direct = run.source == nullptr && is_direct(plan);
+  return payload != 0 || direct ? payload : plaintext;
 }
 
-/// Asks the sink for the chunk, else encodes it into the worker's buffer.
-inline Result<CutWriter::MadeChunk> CutWriter::make_chunk(const StatePlan& plan, const ChunkSpan& span,
-                                                          ByteSpan plaintext, const ChunkJob& job,
-                                                          ChunkSink& sink, EncodeWorker& worker) const {
-  const StaticState& fixed = *plan.fixed;
-  Id32 content_id;
-  if (job.content_id.has_value()) {
-    content_id = *job.content_id;
-  } else {
-    KVPACK_TRY_ASSIGN(content_id, chunk_content_id(*keys_, family_->id(), fixed.key, span, plaintext));
+/// @param most  chunks of one batch
+inline std::vector<CutWriter::Batch> CutWriter::make_batches(const Run& run, std::size_t most) const {
+  constexpr std::size_t kEncryptedChunk =
+      chunk_staging_bytes(Codec::kRaw, kMaxChunkPlaintextBytes, /*encrypted=*/true);
+  const std::size_t room = staging_bytes_.value_or((run.sink->takes_pieces() ? 3 : 2) * kEncryptedChunk);
+  std::vector<Batch> batches;
+  std::size_t staging = 0;
+  for (std::size_t i = 0; i < run.jobs.size(); ++i) {
+    const std::size_t more = staging_of(run, run.jobs[i]);
+    if (batches.empty() || batches.back().count == most || more > room - std::min(staging, room)) {
+      batches.push_back({batches.size(), i, 0});
+      staging = 0;
+    }
+    ++batches.back().count;
+    staging += more;
   }
-  KVPACK_TRY_ASSIGN(const auto found, sink.find(fixed.key, span, content_id));
-  if (found) return MadeChunk{*found, true};
-  StatsSidecar sidecar;
-  if (plan.sinks != 0) {
-    KVPACK_TRY_ASSIGN(
-        sidecar, derive_stats_sidecar(plaintext, span.token_count, fixed.elements_per_token, plan.sinks));
-  }
-  detail::DrawnRandom random(job.draw);
-  KVPACK_TRY_ASSIGN(const ChunkRef ref, encode_chunk_into({.keys = keys_,
-                                                           .family = family_,
-                                                           .state = &fixed.key,
-                                                           .span = span,
-                                                           .plaintext = plaintext,
-                                                           .encrypt = encrypt_chunks_,
-                                                           .sidecar = plan.sinks == 0 ? nullptr : &sidecar,
-                                                           .content_id = &content_id},
-                                                          random, worker.object));
-  return MadeChunk{ref, false};
+  return batches;
 }
 
-/// Makes every chunk of the next states in parallel and hands them over in (state, span) order.
-/// @param direct_plaintext  (StatePlan, state's number among these, ChunkSpan) -> ByteSpan, empty where
-///                          plaintext must be gathered or read first
-/// @param get_plaintext     (job number, StatePlan, state's number among these, ChunkSpan, EncodeWorker)
-///                          -> Result<ByteSpan>
-template <class DirectPlaintext, class GetPlaintext>
-Status CutWriter::write_chunks(std::size_t state_count, DirectPlaintext&& direct_plaintext,
-                               GetPlaintext&& get_plaintext, ChunkSink& sink, RandomSource& random) {
-  assert(state_count <= plans_.size() - states_written_);
-  std::vector<ChunkJob> jobs;
-  for (std::size_t i = 0; i < state_count; ++i)
-    for (std::size_t k = 0; k < plans_[states_written_ + i].refs.size(); ++k) jobs.push_back({i, k, {}, {}});
-  if (encrypt_chunks_)
-    for (ChunkJob& job : jobs) KVPACK_TRY(random.fill(job.draw));
-
-  // With kernels for many messages, so many chunks at a time: while some are stored, the next have no names
-  // yet. Where no chunk can be hashed with others, all are made at once, by one set of threads.
-  const bool together =
-      sha256_->lanes > 1 && std::ranges::any_of(jobs, [&](const ChunkJob& job) {
-        const StatePlan& plan = plans_[states_written_ + job.state];
-        return !direct_plaintext(plan, job.state, plan.realized.chunk_spans[job.span]).empty();
-      });
-  const std::size_t window = together ? kMaxSha256Lanes * std::max(parallelism_, 1U) : jobs.size();
-  for (std::size_t first = 0; first < jobs.size(); first += window) {
-    const auto some = std::span(jobs).subspan(first, std::min(window, jobs.size() - first));
-    if (together) KVPACK_TRY(identify_chunks(some, direct_plaintext));
-    const auto get = [&](std::size_t i, const StatePlan& plan, const ChunkSpan& span, EncodeWorker& worker) {
-      return get_plaintext(first + i, plan, some[i].state, span, worker);
-    };
-    KVPACK_TRY(write_jobs(some, get, sink));
+/// Batches as large as the kernels gain by and the memory allows, so many that all threads have their share.
+/// Where memory is the shorter, plaintexts that lie in wire order are identified ahead, in groups of their
+/// own.
+inline CutWriter::Schedule CutWriter::make_schedule(const Run& run) const {
+  const std::size_t threads = std::max(parallelism_, 1U);
+  const std::size_t jobs = run.jobs.size();
+  const auto shares = [](std::size_t n, std::size_t parts) { return (n + parts - 1) / parts; };
+  std::size_t most = 1;
+  if (sha256_->lanes > 1 && jobs != 0) {
+    // One thread gains most by full lanes; several by ending together.
+    const std::size_t rounds = shares(jobs, kMaxChunkGroup * threads);
+    most = threads == 1 ? kMaxChunkGroup : shares(jobs, rounds * threads);
   }
-  states_written_ += state_count;
+  Schedule schedule{.batches = make_batches(run, most)};
+  if (run.source == nullptr && schedule.batches.size() > shares(jobs, most)) {
+    for (std::size_t i = 0; i < jobs; ++i) {
+      if (!is_direct(plan_of(run.jobs[i]))) continue;
+      if (schedule.groups.empty() || schedule.groups.back().size() == most) schedule.groups.emplace_back();
+      schedule.groups.back().push_back(i);
+    }
+  }
+  // So many groups ahead that no thread waits while another identifies.
+  std::size_t begun = 0;
+  for (const Batch& batch : schedule.batches) {
+    while (
+        begun < schedule.groups.size() &&
+        (begun < threads - 1 || schedule.groups[begun - (threads - 1)].front() < batch.first + batch.count))
+      schedule.steps.push_back({true, begun++});
+    schedule.steps.push_back({false, batch.number});
+  }
+  return schedule;
+}
+
+/// What would be refused is left to its batch, whose order is the one of verdicts.
+inline Status CutWriter::identify_ahead(Run& run, std::span<const std::size_t> jobs,
+                                        EncodeWorker& worker) const {
+  if (!gains_by_lanes(*sha256_, jobs.size())) return success();
+  std::array<ChunkContent, kMaxChunkGroup> contents{};
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const ChunkJob& job = run.jobs[jobs[i]];
+    const StatePlan& plan = plan_of(job);
+    const ChunkSpan& span = plan.realized.chunk_spans[job.span];
+    contents[i] = {&plan.fixed->key, span, plane_span(plan, run.planes[job.state], span)};
+  }
+  std::array<Id32, kMaxChunkGroup> ids{};
+  if (!worker.encoder
+           .identify(family_->id(), std::span(contents).first(jobs.size()), std::span(ids).first(jobs.size()))
+           .has_value())
+    return success();
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    run.jobs[jobs[i]].content_id = ids[i];
+    run.jobs[jobs[i]].identified = true;
+  }
   return success();
 }
 
-/// Finds the content ids of jobs whose plaintext can be hashed where it lies, several together. What cannot,
-/// or would be refused, is left to make_chunk, whose order is the one of verdicts.
-template <class DirectPlaintext>
-Status CutWriter::identify_chunks(std::span<ChunkJob> jobs, const DirectPlaintext& direct_plaintext) const {
-  std::vector<ChunkContent> contents;
-  std::vector<ChunkJob*> wanted;
-  for (ChunkJob& job : jobs) {
-    const StatePlan& plan = plans_[states_written_ + job.state];
-    const ChunkSpan& span = plan.realized.chunk_spans[job.span];
-    const ByteSpan plaintext = direct_plaintext(plan, job.state, span);
-    if (plaintext.empty()) continue;
-    contents.push_back({&plan.fixed->key, span, plaintext});
-    wanted.push_back(&job);
+/// The content ids of the first `count` chunks of a batch, whose plaintexts are there.
+inline Status CutWriter::identify_batch(Run& run, const Batch& batch, std::size_t count,
+                                        EncodeWorker& worker) const {
+  std::array<ChunkContent, kMaxChunkGroup> contents{};
+  std::array<std::size_t, kMaxChunkGroup> wanted{};
+  std::size_t unknown = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (const std::size_t group = run.group_of_job[batch.first + i]; group != kNoGroup)
+      run.identified->wait(group);
+    const ChunkJob& job = run.jobs[batch.first + i];
+    worker.ids[i] = job.content_id;
+    if (job.identified) continue;
+    const StatePlan& plan = plan_of(job);
+    contents[unknown] = {&plan.fixed->key, plan.realized.chunk_spans[job.span], worker.plaintexts[i]};
+    wanted[unknown++] = i;
   }
-  if (contents.empty()) return success();
-  const std::size_t threads = std::max(parallelism_, 1U);
-  const std::size_t group = std::min(kMaxSha256Lanes, (contents.size() + threads - 1) / threads);
-  // Kernels that do not gain by pairs lose to OpenSSL where they fill few of their lanes.
-  const std::size_t least = sha256_->pairs ? 1 : 4;
-  struct NoBuffers {};
-  const auto identify_group = [&](NoBuffers, std::size_t number) -> Status {
-    const std::size_t first = number * group;
-    const std::size_t count = std::min(group, contents.size() - first);
-    if (count < least) return success();
-    const auto ids =
-        chunk_content_ids(*keys_, family_->id(), std::span(contents).subspan(first, count), *sha256_);
-    for (std::size_t i = 0; ids.has_value() && i < count; ++i) wanted[first + i]->content_id = (*ids)[i];
-    return success();
-  };
-  return for_each_in_parallel((contents.size() + group - 1) / group, parallelism_, [] { return NoBuffers{}; },
-                              identify_group);
+  std::array<Id32, kMaxChunkGroup> ids{};
+  KVPACK_TRY(worker.encoder.identify(family_->id(), std::span(contents).first(unknown),
+                                     std::span(ids).first(unknown)));
+  for (std::size_t i = 0; i < unknown; ++i) worker.ids[wanted[i]] = ids[i];
+  return success();
 }
 
-/// @param get_plaintext  (number among these jobs, StatePlan, ChunkSpan, EncodeWorker) -> Result<ByteSpan>
-template <class GetPlaintext>
-Status CutWriter::write_jobs(std::span<const ChunkJob> jobs, const GetPlaintext& get_plaintext,
-                             ChunkSink& sink) {
-  OrderedTurns turns;
-  const auto write_chunk = [&](EncodeWorker& worker, std::size_t i) -> Status {
-    StatePlan& plan = plans_[states_written_ + jobs[i].state];
-    const ChunkSpan& span = plan.realized.chunk_spans[jobs[i].span];
-    TurnGuard turn(turns, i);
-    const std::size_t room = max_chunk_object_bytes(plan.fixed->codec, span.plaintext_bytes, encrypt_chunks_);
-    (void)room_in(worker.object, room);
-    auto made = [&]() -> Result<MadeChunk> {
-      KVPACK_TRY_ASSIGN(const ByteSpan plaintext, get_plaintext(i, plan, span, worker));
-      return make_chunk(plan, span, plaintext, jobs[i], sink, worker);
-    }();
-    if (!turn.wait()) return fail(ErrorCode::kCancelled, "an earlier chunk failed");
-    Status status = success();
-    if (!made.has_value()) {
-      status = std::move(made.error());
-    } else if (!made->found) {
-      status =
-          sink.put(plan.fixed->key, span, made->ref, ByteSpan(worker.object).first(made->ref.object_bytes));
+/// Views, gathers or reads the plaintexts of a batch, and divides the staging memory.
+/// @return how many are there, and the error of the next one
+inline std::pair<std::size_t, Status> CutWriter::get_plaintexts(const Run& run, const Batch& batch,
+                                                                EncodeWorker& worker) const {
+  std::size_t staging = 0;
+  for (std::size_t i = 0; i < batch.count; ++i) staging += staging_of(run, run.jobs[batch.first + i]);
+  MutableByteSpan room = room_in(worker.staging, staging);
+  for (std::size_t i = 0; i < batch.count; ++i) {
+    const ChunkJob& job = run.jobs[batch.first + i];
+    const StatePlan& plan = plan_of(job);
+    const ChunkSpan& span = plan.realized.chunk_spans[job.span];
+    MutableByteSpan mine = room.first(staging_of(run, job));
+    room = room.subspan(mine.size());
+    const bool direct = run.source == nullptr && is_direct(plan);
+    MutableByteSpan place{};
+    if (plan.fixed->codec == Codec::kLossless || (!direct && !encrypt_chunks_)) {
+      place = mine.first(span.plaintext_bytes);
+      mine = mine.subspan(span.plaintext_bytes);
+    } else if (!direct) {
+      place = chunk_staging_place(mine, span.plaintext_bytes);
     }
-    if (!status.has_value())
-      return in_state(std::move(status.error()).with("tokens", token_range_text(span)), plan.fixed->key);
-    plan.refs[jobs[i].span] = made->ref;
-    (made->found ? found_ : put_).add(made->ref);
+    worker.rooms[i] = mine;
+    if (direct) {
+      worker.plaintexts[i] = plane_span(plan, run.planes[job.state], span);
+      continue;
+    }
+    worker.plaintexts[i] = place;
+    if (run.source == nullptr) {
+      plan.layout.gather(run.planes[job.state], span.token_start - plan.plane_start, place);
+      continue;
+    }
+    Status read = detail::read_from_source(*run.source, place, batch.first + i == run.jobs.size() - 1);
+    if (!read.has_value()) return {i, std::move(read)};
+  }
+  return {batch.count, success()};
+}
+
+/// Makes the chunks of a batch, or finds them in the sink.
+/// @return how many are made or found, and the error of the next one
+inline std::pair<std::size_t, Status> CutWriter::make_chunks(Run& run, const Batch& batch,
+                                                             EncodeWorker& worker) const {
+  std::size_t count = 0;
+  Status status = success();
+  if (run.source == nullptr) {
+    std::tie(count, status) = get_plaintexts(run, batch, worker);
+  } else {
+    TurnGuard turn(run.reads, batch.number);
+    if (!turn.wait()) return {0, fail(ErrorCode::kCancelled, "an earlier chunk failed")};
+    std::tie(count, status) = get_plaintexts(run, batch, worker);
+    if (status.has_value()) turn.succeed();
+  }
+  // Plans and plaintexts agree, so that nothing can be refused here.
+  if (Status known = identify_batch(run, batch, count, worker); !known.has_value())
+    return {0, std::move(known)};
+
+  const auto jobs = std::span(run.jobs).subspan(batch.first, count);
+  worker.encodings.clear();
+  worker.draws.clear();
+  worker.draws.reserve(kMaxChunkGroup);
+  for (std::size_t i = 0; i < count; ++i) {
+    const StatePlan& plan = plan_of(jobs[i]);
+    const ChunkSpan& span = plan.realized.chunk_spans[jobs[i].span];
+    auto found = run.sink->find(plan.fixed->key, span, worker.ids[i]);
+    if (found.has_value() && !found->has_value() && plan.sinks != 0) {
+      auto sidecar = derive_stats_sidecar(worker.plaintexts[i], span.token_count,
+                                          plan.fixed->elements_per_token, plan.sinks);
+      if (sidecar.has_value()) {
+        worker.sidecars[i] = *std::move(sidecar);
+      } else {
+        found = std::move(sidecar.error());
+      }
+    }
+    if (!found.has_value()) {
+      count = i;
+      status = std::move(found.error());
+      break;
+    }
+    worker.found[i] = found->has_value();
+    if (worker.found[i]) {
+      worker.refs[i] = **found;
+      continue;
+    }
+    worker.draws.emplace_back(jobs[i].draw);
+    worker.encoding_of[i] = worker.encodings.size();
+    worker.encodings.push_back({.input = {.keys = keys_,
+                                          .family = family_,
+                                          .state = &plan.fixed->key,
+                                          .span = span,
+                                          .plaintext = worker.plaintexts[i],
+                                          .encrypt = encrypt_chunks_,
+                                          .sidecar = plan.sinks == 0 ? nullptr : &worker.sidecars[i],
+                                          .content_id = &worker.ids[i]},
+                                .random = &worker.draws.back(),
+                                .staging = worker.rooms[i]});
+  }
+  auto [encoded, encoding] = worker.encoder.encode(worker.encodings);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (worker.found[i]) continue;
+    if (worker.encoding_of[i] >= encoded) return {i, std::move(encoding)};
+    worker.refs[i] = worker.encodings[worker.encoding_of[i]].ref;
+  }
+  return {count, std::move(status)};
+}
+
+/// Makes the chunks of a batch and hands them over when its turn has come.
+inline Status CutWriter::write_batch(Run& run, const Batch& batch, EncodeWorker& worker) {
+  TurnGuard turn(run.puts, batch.number);
+  auto [made, status] = make_chunks(run, batch, worker);
+  if (!turn.wait()) return fail(ErrorCode::kCancelled, "an earlier chunk failed");
+  std::size_t i = 0;
+  for (; i < made; ++i) {
+    const ChunkJob& job = run.jobs[batch.first + i];
+    StatePlan& plan = plans_[states_written_ + job.state];
+    if (!worker.found[i]) {
+      const auto& pieces = worker.encodings[worker.encoding_of[i]].pieces;
+      Status put = run.sink->put_pieces(plan.fixed->key, plan.realized.chunk_spans[job.span], worker.refs[i],
+                                        std::span(pieces).first(pieces.back().empty() ? 2 : 3));
+      if (!put.has_value()) {
+        status = std::move(put);
+        break;
+      }
+    }
+    plan.refs[job.span] = worker.refs[i];
+    (worker.found[i] ? found_ : put_).add(worker.refs[i]);
+  }
+  if (status.has_value()) {
     turn.succeed();
     return status;
-  };
-  return for_each_in_parallel(
-      jobs.size(), parallelism_, [] { return EncodeWorker{}; }, write_chunk);
+  }
+  const StatePlan& plan = plan_of(run.jobs[batch.first + i]);
+  const ChunkSpan& span = plan.realized.chunk_spans[run.jobs[batch.first + i].span];
+  return in_state(std::move(status.error()).with("tokens", token_range_text(span)), plan.fixed->key);
+}
+
+/// Makes every chunk of the next states in parallel and hands them over in (state, span) order.
+inline Status CutWriter::write_chunks(Run& run, std::size_t state_count, RandomSource& random) {
+  assert(state_count <= plans_.size() - states_written_);
+  for (std::size_t i = 0; i < state_count; ++i)
+    for (std::size_t k = 0; k < plans_[states_written_ + i].refs.size(); ++k)
+      run.jobs.push_back({.state = i, .span = k});
+  if (encrypt_chunks_)
+    for (ChunkJob& job : run.jobs) KVPACK_TRY(random.fill(job.draw));
+
+  const Schedule schedule = make_schedule(run);
+  run.identified.emplace(schedule.groups.size());
+  run.group_of_job.assign(run.jobs.size(), kNoGroup);
+  for (std::size_t group = 0; group < schedule.groups.size(); ++group)
+    for (const std::size_t job : schedule.groups[group]) run.group_of_job[job] = group;
+  KVPACK_TRY(for_each_in_parallel(
+      schedule.steps.size(), parallelism_, [&] { return EncodeWorker(*keys_, *sha256_); },
+      [&](EncodeWorker& worker, std::size_t i) -> Status {
+        const Step& step = schedule.steps[i];
+        if (!step.identifies) return write_batch(run, schedule.batches[step.number], worker);
+        const MilestoneGuard done(*run.identified, step.number);
+        return identify_ahead(run, schedule.groups[step.number], worker);
+      }));
+  states_written_ += state_count;
+  return success();
 }
 
 inline Status CutWriter::write_planes(std::span<const ByteSpan> planes, ChunkSink& sink,
@@ -392,32 +562,14 @@ inline Status CutWriter::write_planes(std::span<const ByteSpan> planes, ChunkSin
   assert(planes.size() <= plans_.size() - states_written_);
   for (std::size_t i = 0; i < planes.size(); ++i)
     KVPACK_TRY(detail::check_plane_size(plans_[states_written_ + i], planes[i]));
-  return write_chunks(
-      planes.size(),
-      [&](const StatePlan& plan, std::size_t state, const ChunkSpan& span) {
-        return is_direct(plan) ? plane_span(plan, planes[state], span) : ByteSpan{};
-      },
-      [&](std::size_t, const StatePlan& plan, std::size_t state, const ChunkSpan& span, EncodeWorker& worker)
-          -> Result<ByteSpan> { return plane_plaintext(plan, planes[state], span, worker); },
-      sink, random);
+  Run run{.sink = &sink, .planes = planes};
+  return write_chunks(run, planes.size(), random);
 }
 
 inline Status CutWriter::write_stream(StateSource& source, ChunkSink& sink, RandomSource& random) {
   assert(states_written_ < plans_.size());
-  OrderedTurns reads;
-  const std::size_t last = plans_[states_written_].refs.size() - 1;
-  return write_chunks(
-      1, [](const StatePlan&, std::size_t, const ChunkSpan&) { return ByteSpan{}; },
-      [&](std::size_t i, const StatePlan& plan, std::size_t, const ChunkSpan& span,
-          EncodeWorker& worker) -> Result<ByteSpan> {
-        TurnGuard turn(reads, i);
-        const MutableByteSpan place = plaintext_room(plan, span, worker);
-        if (!turn.wait()) return fail(ErrorCode::kCancelled, "an earlier chunk failed");
-        KVPACK_TRY(detail::read_from_source(source, place, i == last));
-        turn.succeed();
-        return ByteSpan(place);
-      },
-      sink, random);
+  Run run{.sink = &sink, .source = &source};
+  return write_chunks(run, 1, random);
 }
 
 inline bool CutWriter::take_references(const ManifestChain& chain) {

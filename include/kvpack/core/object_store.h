@@ -49,6 +49,8 @@ class ChunkSink {
   /// @param object  valid during the call only. An error ends the save and is what it returns.
   virtual Status put(const StateKey& state, const ChunkSpan& span, const ChunkRef& ref, ByteSpan object) = 0;
 
+  /// Whether put_pieces does without memory for a whole object. Then a save holds one more chunk of its own.
+  virtual bool takes_pieces() const noexcept { return false; }
   /// put of an object that lies in pieces of memory, in order: header, payload and padding need not be
   /// brought together to be written. A sink that does not know better gets them as one.
   virtual Status put_pieces(const StateKey& state, const ChunkSpan& span, const ChunkRef& ref,

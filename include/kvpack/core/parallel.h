@@ -66,6 +66,41 @@ class TurnGuard {
   bool ok_ = false;
 };
 
+/// Things that are done once, by one thread, and waited for by others.
+class Milestones {
+ public:
+  explicit Milestones(std::size_t count) : reached_(count, false) {}
+  void reach(std::size_t i) {
+    {
+      const std::lock_guard lock(mutex_);
+      reached_[i] = true;
+    }
+    changed_.notify_all();
+  }
+  void wait(std::size_t i) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return bool{reached_[i]}; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<bool> reached_;
+};
+
+/// Reaches a milestone however its scope is left.
+class MilestoneGuard {
+ public:
+  MilestoneGuard(Milestones& milestones, std::size_t i) noexcept : milestones_(&milestones), item_(i) {}
+  MilestoneGuard(const MilestoneGuard&) = delete;
+  MilestoneGuard& operator=(const MilestoneGuard&) = delete;
+  ~MilestoneGuard() { milestones_->reach(item_); }
+
+ private:
+  Milestones* milestones_;
+  std::size_t item_;
+};
+
 /// Calls job(worker, i) once for each i in [0, count), on up to `parallelism` threads (the caller's is one of
 /// them).
 ///

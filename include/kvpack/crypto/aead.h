@@ -97,4 +97,22 @@ inline void aead_seal(const SecretKey& key, const AeadNonce& nonce, ByteSpan aad
   return false;
 }
 
+/// Decrypts parts of one ciphertext, in order, each in its place. False when it is not authentic with this
+/// `tag`; the parts are then wiped.
+[[nodiscard]] inline bool aead_open_in_place(const SecretKey& key, const AeadNonce& nonce, ByteSpan aad,
+                                             std::initializer_list<MutableByteSpan> parts,
+                                             std::span<const std::uint8_t, kAeadTagBytes> tag) {
+  std::array<std::uint8_t, kAeadTagBytes> expected{};
+  std::ranges::copy(tag, expected.begin());
+  const auto ctx = detail::start_aead(detail::AeadDirection::kOpen, key, nonce, aad);
+  for (const MutableByteSpan part : parts) detail::cipher_update(ctx.get(), part, part.data());
+  detail::require(EVP_CIPHER_CTX_ctrl(ctx.get(), EVP_CTRL_AEAD_SET_TAG, static_cast<int>(kAeadTagBytes),
+                                      expected.data()) == 1);
+  int written = 0;
+  std::array<std::uint8_t, kAeadTagBytes> unused{};
+  if (EVP_CipherFinal_ex(ctx.get(), unused.data(), &written) == 1) return true;
+  for (const MutableByteSpan part : parts) OPENSSL_cleanse(part.data(), part.size());
+  return false;
+}
+
 }  // namespace kvpack

@@ -30,6 +30,8 @@ class HmacLaneKey {
   const Sha256Kernels& kernels() const noexcept { return inner_.kernels(); }
   /// The beginning of a message's inner hash: append the message, alone or beside others.
   Sha256Lane start() const { return inner_; }
+  /// The same in a lane that is there already.
+  void start(Sha256Lane& lane) const { lane = inner_; }
   /// The tag of the message whose inner hash this is, which begins anew without the key.
   Digest32 finish(Sha256Lane& inner) const {
     Digest32 inner_digest = inner.finish();

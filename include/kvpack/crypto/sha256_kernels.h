@@ -6,6 +6,7 @@
 #include <cassert>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kvpack/base/secret.h"
 #include "kvpack/crypto/sha256.h"
@@ -215,10 +216,55 @@ inline void advance_lanes(std::span<Sha256Lane> lanes, std::span<const ByteSpan>
   }
 }
 
+/// advance_lanes, so many bytes of each message in turn: where messages are the same memory, what one lane
+/// has read is in the cache when another wants it. @pre as advance_lanes; at most kMaxSha256Lanes lanes
+inline void advance_lanes_in_turns(std::span<Sha256Lane> lanes, std::span<const ByteSpan> messages,
+                                   std::size_t turn_bytes) {
+  assert(lanes.size() == messages.size() && lanes.size() <= kMaxSha256Lanes);
+  std::array<ByteSpan, kMaxSha256Lanes> turn{};
+  for (std::size_t at = 0;; at += turn_bytes) {
+    bool more = false;
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+      const ByteSpan rest = messages[i].subspan(std::min(at, messages[i].size()));
+      turn[i] = rest.first(std::min(rest.size(), turn_bytes));
+      more = more || !rest.empty();
+    }
+    if (!more) return;
+    advance_lanes(lanes, std::span(turn).first(lanes.size()));
+  }
+}
+
 /// Appends one message to both. @pre distinct lanes of the same kernels
 inline void advance_same(Sha256Lane& a, Sha256Lane& b, ByteSpan message) {
   assert(&a != &b && a.kernels_ == b.kernels_);
   a.kernels_->advance_same(a.state_, b.state_, message);
 }
+
+/// Whether so many messages at once gain by the kernels. Those that do not gain by pairs lose to OpenSSL
+/// where they fill few of their lanes.
+constexpr bool gains_by_lanes(const Sha256Kernels& kernels, std::size_t messages) noexcept {
+  return kernels.lanes > 1 && (kernels.pairs || messages >= 4);
+}
+
+/// Lanes that are kept from one group of messages to the next. One thread at a time.
+class Sha256LaneRoom {
+ public:
+  /// @param kernels  must outlive this
+  explicit Sha256LaneRoom(const Sha256Kernels& kernels) noexcept : kernels_(&kernels) {}
+
+  const Sha256Kernels& kernels() const noexcept { return *kernels_; }
+  /// So many hashes, each at its beginning; those of the last group are gone.
+  std::span<Sha256Lane> start(std::size_t count) {
+    lanes_.reserve(std::max(count, kMaxSha256Lanes));
+    const std::size_t used = std::min(count, lanes_.size());
+    for (std::size_t i = 0; i < used; ++i) lanes_[i].reset();
+    while (lanes_.size() < count) lanes_.emplace_back(*kernels_);
+    return std::span(lanes_).first(count);
+  }
+
+ private:
+  const Sha256Kernels* kernels_;
+  std::vector<Sha256Lane> lanes_;
+};
 
 }  // namespace kvpack
