@@ -12,6 +12,7 @@
 #include "kvpack/core/cut_builder.h"
 #include "kvpack/core/cut_restore.h"
 #include "kvpack/core/family_builder.h"
+#include "kvpack/crypto/sha256_machine.h"
 #include "support/counted_memory.h"
 
 namespace kvpack {
@@ -27,12 +28,24 @@ constexpr double kMaxChunksPerThread = 3;
 /// Objects by name, in memory whose size is not counted as the library's.
 class Objects final : public ChunkSink, public ObjectSource {
  public:
-  Status put(const StateKey&, const ChunkSpan&, const ChunkRef& ref, ByteSpan object) override {
-    std::unique_ptr<std::uint8_t, void (*)(void*)> kept(
-        static_cast<std::uint8_t*>(std::malloc(object.size())), &std::free);
+  Status put(const StateKey& state, const ChunkSpan& span, const ChunkRef& ref, ByteSpan object) override {
+    return put_pieces(state, span, ref, std::span(&object, 1));
+  }
+  bool takes_pieces() const noexcept override { return true; }
+  Status put_pieces(const StateKey&, const ChunkSpan&, const ChunkRef& ref,
+                    std::span<const ByteSpan> pieces) override {
+    const std::size_t size = sum_of_sizes(pieces);
+    std::unique_ptr<std::uint8_t, void (*)(void*)> kept(static_cast<std::uint8_t*>(std::malloc(size)),
+                                                        &std::free);
     if (kept == nullptr) return fail(ErrorCode::kNoMemory, "out of memory");
-    std::ranges::copy(object, kept.get());
-    chunks_.insert_or_assign(ref.object_key, std::pair(std::move(kept), object.size()));
+    join_pieces(pieces, {kept.get(), size});
+    chunks_.insert_or_assign(ref.object_key, std::pair(std::move(kept), size));
+    return success();
+  }
+  Status read_chunk_pieces(const ChunkRef& ref, std::span<const MutableByteSpan> pieces, Bytes&) override {
+    const auto found = chunks_.find(ref.object_key);
+    if (found == chunks_.end()) return fail(ErrorCode::kNotFound, "absent");
+    split_into_pieces(ByteSpan(found->second.first.get(), found->second.second), pieces);
     return success();
   }
   Result<Bytes> read_pack(const Id32&) override { return fail(ErrorCode::kNotFound, "absent"); }
@@ -79,7 +92,8 @@ class Cut {
               .planes = views_,
               .encrypt_chunks = form.encrypt,
               .encrypt_manifest = form.encrypt,
-              .parallelism = parallelism};
+              .parallelism = parallelism,
+              .sha256 = &machine_sha256_kernels()};
   }
 
   SavedCut save() {
@@ -151,7 +165,9 @@ void restore(benchmark::State& state, const Form& form, unsigned threads) {
     const auto restore_lent = [&] {
       const auto chain = open_chain(saved.pack.bytes, cut.objects(), &cut.ring());
       const auto plan = RestorePlan::create(*chain);
-      if (!restore_cut_into(*plan, cut.objects(), {.keys = &cut.ring(), .parallelism = threads}, lent)
+      if (!restore_cut_into(
+               *plan, cut.objects(),
+               {.keys = &cut.ring(), .parallelism = threads, .sha256 = &machine_sha256_kernels()}, lent)
                .has_value())
         std::abort();
     };

@@ -86,6 +86,14 @@ class DroppingSink final : public ChunkSink {
     }
     return success();
   }
+  bool takes_pieces() const noexcept override { return true; }
+  Status put_pieces(const StateKey& state, const ChunkSpan& span, const ChunkRef& ref,
+                    std::span<const ByteSpan> pieces) override {
+    if (!first.empty()) return success();
+    Bytes object(sum_of_sizes(pieces));
+    join_pieces(pieces, object);
+    return put(state, span, ref, object);
+  }
   Bytes first;
   ChunkRef first_ref;
   ChunkSpan first_span;

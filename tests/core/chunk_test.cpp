@@ -5,7 +5,9 @@
 #include <functional>
 
 #include "cli/reference_fixtures.h"
+#include "kvpack/core/chunk_reader.h"
 #include "kvpack/crypto/sha256_machine.h"
+#include "support/memory_objects.h"
 #include "support/mutate.h"
 #include "support/random_manifest.h"
 #include "support/verdict.h"
@@ -48,8 +50,29 @@ struct Subject {
       }
       if (!first) first = verdict(opened);
       EXPECT_EQ(verdict(opened), *first) << kernels->name;
+      if (object.size() == ref.object_bytes && key_epoch == ref.key_epoch) {
+        EXPECT_EQ(read(identified, *kernels), *first) << kernels->name;
+      }
     }
     return *first;
+  }
+
+  /// The verdict of a reader, into memory of the caller's and into its own.
+  std::string read(const IdentifiedFamily& identified, const Sha256Kernels& kernels) const {
+    testing::MemoryObjects objects;
+    objects.chunks[ref.object_key] = object;
+    const KeyRing ring = *KeyRing::create({.stable_root = SecretKey(root.bytes), .tenant = tenant});
+    ChunkReader reader(objects, identified, tenant, kernels);
+    const ChainChunk chunk{.span = span, .ref = ref};
+    Bytes target(span.plaintext_bytes);
+    std::array<ChunkRead, 2> reads{ChunkRead{&chunk, &state, target, {}}, ChunkRead{&chunk, &state, {}, {}}};
+    const auto [together, first] = reader.read(reads, &ring);
+    EXPECT_EQ(together, first.has_value() ? 2U : 0U);
+    for (std::size_t i = 0; i < together; ++i) EXPECT_TRUE(std::ranges::equal(reads[i].plaintext, plaintext));
+    const auto [alone, second] = reader.read(std::span(reads).last(1), &ring);
+    EXPECT_EQ(alone, first.has_value() ? 1U : 0U);
+    EXPECT_EQ(verdict(first), verdict(second));
+    return verdict(first);
   }
 
   /// What anybody can do who may write both the object and the reference: renew the two plain digests.

@@ -160,11 +160,11 @@ IdentifiedFamily direct_family() {
   return family_of({{.layer = 0, .name = "k", .dimensions = {kTokenAxis, 2, 4}}});
 }
 
-/// Calls `run(kernels, parallelism)` with every set of kernels on one thread and on three.
+/// Calls `run(kernels, parallelism)` with every set of kernels on one thread, on two and on three.
 template <class Run>
 void with_all_kernels(const Run& run) {
   for (const Sha256Kernels* kernels : available_sha256_kernels())
-    for (const unsigned parallelism : {1U, 3U}) {
+    for (const unsigned parallelism : {1U, 2U, 3U}) {
       SCOPED_TRACE(std::string(kernels->name) + " on " + std::to_string(parallelism));
       run(*kernels, parallelism);
     }
@@ -197,6 +197,80 @@ TEST(CutWriter, KernelsChangeNothingAboutLongStreams) {
               "state:export state source is shorter than its shape" + where);
     EXPECT_EQ(write(longer, 49), "state:export state source is longer than its shape" + where);
   });
+}
+
+/// Two states that are encoded where they lie, between others.
+IdentifiedFamily alternating_family() {
+  return family_of({{.layer = 0, .name = "k", .dimensions = {kTokenAxis, 2, 4}},
+                    {.layer = 0, .name = "v", .dimensions = {2, kTokenAxis, 4}},
+                    {.layer = 1, .name = "k", .dimensions = {kTokenAxis, 8}, .codec = Codec::kLossless},
+                    {.layer = 1, .name = "v", .dimensions = {kTokenAxis, 8}}});
+}
+
+/// Takes objects in pieces, which it keeps whole.
+class PieceSink final : public ChunkSink {
+ public:
+  explicit PieceSink(MemoryObjects& objects) noexcept : objects_(&objects) {}
+  Status put(const StateKey& state, const ChunkSpan& span, const ChunkRef& ref, ByteSpan object) override {
+    return put_pieces(state, span, ref, std::span(&object, 1));
+  }
+  bool takes_pieces() const noexcept override { return true; }
+  Status put_pieces(const StateKey& state, const ChunkSpan& span, const ChunkRef& ref,
+                    std::span<const ByteSpan> pieces) override {
+    for (const ByteSpan piece : pieces) EXPECT_FALSE(piece.empty());
+    Bytes object(sum_of_sizes(pieces));
+    join_pieces(pieces, object);
+    EXPECT_EQ(object.size(), ref.object_bytes);
+    return objects_->put(state, span, ref, object);
+  }
+
+ private:
+  MemoryObjects* objects_;
+};
+
+// Memory for one chunk, for two, for many: with little of it content ids are found out ahead of the objects.
+TEST(CutWriter, StagingMemoryAndPiecesChangeNoByte) {
+  for (const bool encrypt : {false, true}) {
+    Fixture expected(5'000, alternating_family());
+    const auto saved = save_cut(expected.input(encrypt), expected.objects, expected.random);
+    ASSERT_TRUE(saved.has_value()) << saved.error().verdict();
+    with_all_kernels([&](const Sha256Kernels& kernels, unsigned parallelism) {
+      for (const std::size_t staging : {0U, 8'300U, 30'000U, 1'000'000U}) {
+        Fixture f(5'000, alternating_family());
+        CutInput input = f.input(encrypt, parallelism);
+        input.sha256 = &kernels;
+        CutWriter writer = *CutWriter::create(input, PlaneBytes::kLater);
+        writer.set_staging_bytes(staging);
+        PieceSink sink(f.objects);
+        const auto written = writer.write_planes(f.spans(), sink, f.random);
+        ASSERT_TRUE(written.has_value()) << written.error().verdict();
+        const auto built = writer.finish(sink, f.random);
+        ASSERT_TRUE(built.has_value());
+        EXPECT_EQ(built->pack.bytes, saved->pack.bytes) << staging;
+        EXPECT_EQ(f.objects.chunks, expected.objects.chunks) << staging;
+        EXPECT_EQ(f.objects.put_order, expected.objects.put_order) << staging;
+      }
+    });
+  }
+}
+
+TEST(CutWriter, AFailingPutOfAnEncryptedChunkEndsTheWriteThereWhateverTheMemory) {
+  for (const std::size_t failing : {0U, 3U, 21U, 44U})
+    with_all_kernels([&](const Sha256Kernels& kernels, unsigned parallelism) {
+      for (const std::size_t staging : {0U, 8'300U, 1'000'000U}) {
+        Fixture f(5'000, alternating_family());
+        f.objects.fail_put_at = failing;
+        CutInput input = f.input(true, parallelism);
+        input.sha256 = &kernels;
+        CutWriter writer = *CutWriter::create(input, PlaneBytes::kLater);
+        writer.set_staging_bytes(staging);
+        const auto status = writer.write_planes(f.spans(), f.objects, f.random);
+        ASSERT_FALSE(status.has_value());
+        EXPECT_EQ(status.error().verdict(), "quota:no space");
+        EXPECT_EQ(f.objects.put_order.size(), failing);
+        EXPECT_EQ(writer.put().chunks, failing);
+      }
+    });
 }
 
 // At the first chunk, around the first window's end, and in a later window; direct chunks alone, and among

@@ -101,6 +101,32 @@ TEST(Aead, EveryFlippedBitIsRefusedAndTheOutputWiped) {
   EXPECT_FALSE(aead_open(key, nonce, Bytes{1, 2, 4}, sealed, opened));
 }
 
+TEST(Aead, PartsAreOpenedInTheirPlacesOrWiped) {
+  const SecretKey key = key_of("808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f");
+  const AeadNonce nonce{1};
+  const Bytes aad{1, 2, 3};
+  Bytes text(300);
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::uint8_t>(i * 7);
+  Bytes sealed(text.size() + kAeadTagBytes);
+  aead_seal(key, nonce, aad, {text}, sealed);
+  const auto tag = ByteSpan(sealed).last<kAeadTagBytes>();
+  for (const std::size_t cut : {0U, 1U, 16U, 63U, 64U, 65U, 300U}) {
+    Bytes front(sealed.begin(), sealed.begin() + static_cast<std::ptrdiff_t>(cut));
+    Bytes back(sealed.begin() + static_cast<std::ptrdiff_t>(cut), sealed.end() - kAeadTagBytes);
+    const Bytes sealed_front = front;
+    const Bytes sealed_back = back;
+    ASSERT_TRUE(aead_open_in_place(key, nonce, aad, {front, back}, tag)) << cut;
+    EXPECT_TRUE(std::ranges::equal(front, ByteSpan(text).first(cut)));
+    EXPECT_TRUE(std::ranges::equal(back, ByteSpan(text).subspan(cut)));
+
+    front = sealed_front;
+    back = sealed_back;
+    (back.empty() ? front : back).back() ^= 1;
+    EXPECT_FALSE(aead_open_in_place(key, nonce, aad, {front, back}, tag)) << cut;
+    EXPECT_TRUE(all_zero(front) && all_zero(back)) << cut;
+  }
+}
+
 TEST(SecretKey, MovingWipesTheSource) {
   SecretKey a = key_of("808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f");
   const SecretKey b = std::move(a);

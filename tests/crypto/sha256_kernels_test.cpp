@@ -69,6 +69,38 @@ TEST_P(EveryKernels, MatchNistMonteCarlo) {
   }
 }
 
+// Messages that overlap, of unequal lengths, some of them empty, with turns longer and shorter than they are.
+TEST_P(EveryKernels, TurnsAndKeptLanesChangeNoDigest) {
+  const Bytes bytes = random_bytes(5'000, 3);
+  Sha256LaneRoom room(kernels());
+  EXPECT_EQ(&room.kernels(), &kernels());
+  for (const std::size_t count : {1U, 16U, 2U, 5U, 11U})
+    for (const std::size_t turn : {1U, 64U, 100U, 1'024U, 9'999U}) {
+      std::vector<ByteSpan> messages;
+      for (std::size_t i = 0; i < count; ++i)
+        messages.push_back(ByteSpan(bytes).subspan(7 * (i / 2), i == 3 ? 0 : 4'000 - 63 * i));
+      const std::span<Sha256Lane> lanes = room.start(count);
+      ASSERT_EQ(lanes.size(), count);
+      // What a group before has left is gone.
+      lanes[0].update(bytes);
+      for (Sha256Lane& lane : room.start(count)) lane.update(ByteSpan(bytes).first(10));
+      advance_lanes_in_turns(lanes, messages, turn);
+      for (std::size_t i = 0; i < count; ++i)
+        ASSERT_EQ(lanes[i].finish(), sha256({ByteSpan(bytes).first(10), messages[i]}))
+            << count << " " << turn;
+    }
+}
+
+TEST(Sha256Kernels, LanesAreForThoseThatGainByThem) {
+  Sha256Kernels many = kOpensslSha256;
+  many.lanes = 16;
+  EXPECT_FALSE(gains_by_lanes(kOpensslSha256, 16));
+  EXPECT_FALSE(gains_by_lanes(many, 3));
+  EXPECT_TRUE(gains_by_lanes(many, 4));
+  many.pairs = true;
+  EXPECT_TRUE(gains_by_lanes(many, 1));
+}
+
 TEST_P(EveryKernels, AgreeWithOpensslOnEveryLengthAndAlignment) {
   const Bytes bytes = random_bytes(364, 1);
   for (std::size_t offset = 0; offset < 64; ++offset)
