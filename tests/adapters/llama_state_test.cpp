@@ -268,6 +268,9 @@ TEST(LlamaState, ASequenceWithoutTokensIsHeadersAlone) {
       SCOPED_TRACE(kind.name);
       const Bytes state = engine_state(kind.layout, form, 0, 0);
       EXPECT_EQ(verdict_of(state, kind.layout, form, 0), "accepted");
+      const auto reading = *read_state(state, kind.layout, {0, {}}, form);
+      EXPECT_EQ(reading.plane_count(), planes_of(kind.layout).size());
+      for (std::size_t i = 0; i < reading.plane_count(); ++i) EXPECT_EQ(reading.plane_bytes(i), 0U);
       EXPECT_EQ(state.size(), *state_bytes(kind.layout, 0, form));
       EXPECT_NE(verdict_of(state, kind.layout, form), "accepted");
       EXPECT_NE(verdict_of(engine_state(kind.layout, form), kind.layout, form, 0), "accepted");

@@ -129,9 +129,21 @@ class StateReader {
         continue;
       }
       KVPACK_TRY(expect("cells", static_cast<std::uint32_t>(kept.count)));
-      if (kept.count != 0) KVPACK_TRY(read_stream(cache, kept));
+      if (kept.count != 0) {
+        KVPACK_TRY(read_stream(cache, kept));
+      } else {
+        add_empty_planes(cache);
+      }
     }
     return success();
+  }
+
+  void add_empty_planes(const CacheLayout& cache) {
+    for (const CacheLayer& layer : cache.layers)
+      if (layer.key_row_bytes != 0) out_.planes_.push_back({.row_bytes = layer.key_row_bytes});
+    for (const CacheLayer& layer : cache.layers)
+      if (cache.has_values && layer.value_row_bytes != 0)
+        out_.planes_.push_back({.row_bytes = layer.value_row_bytes});
   }
 
   Status read_stream(const CacheLayout& cache, PositionRange kept) {
