@@ -17,6 +17,19 @@ std::uint64_t equal_to_next_by_bytes(ByteSpan bytes, std::size_t at) {
   for (std::size_t i = 0; i < 64; ++i) mask |= std::uint64_t{bytes[at + i] == bytes[at + i + 1]} << i;
   return mask;
 }
+std::uint64_t digits_by_bytes(ByteSpan bytes, std::size_t at) {
+  std::uint64_t mask = 0;
+  for (std::size_t i = 0; i < 64; ++i)
+    mask |= std::uint64_t{bytes[at + i] >= '0' && bytes[at + i] <= '9'} << i;
+  return mask;
+}
+std::size_t plain_text_by_bytes(ByteSpan bytes, std::size_t at) {
+  for (std::size_t i = 0; i < 64; ++i) {
+    const std::uint8_t byte = bytes[at + i];
+    if (byte < 0x20 || byte >= 0x80 || byte == '"' || byte == '\\') return i;
+  }
+  return 64;
+}
 bool has_triple_by_bytes(ByteSpan bytes, std::size_t at) {
   for (std::size_t i = at; i < at + 64; ++i)
     if (bytes[i] == bytes[i + 1] && bytes[i + 1] == bytes[i + 2]) return true;
@@ -27,6 +40,12 @@ template <class Blocks>
 void expect_definition(ByteSpan bytes, std::size_t at) {
   ASSERT_EQ(Blocks::equal_to_next(bytes, at), equal_to_next_by_bytes(bytes, at));
   ASSERT_EQ(Blocks::has_triple(bytes, at), has_triple_by_bytes(bytes, at));
+  ASSERT_EQ(Blocks::digits(bytes, at), digits_by_bytes(bytes, at));
+  ASSERT_EQ(Blocks::plain_text(bytes, at), plain_text_by_bytes(bytes, at));
+  Bytes copy(70, 0xcd);
+  ASSERT_EQ(Blocks::copy_equal_to_next(bytes, at, copy, 3), equal_to_next_by_bytes(bytes, at));
+  ASSERT_TRUE(std::ranges::equal(ByteSpan(copy).subspan(3, 64), bytes.subspan(at, 64)));
+  ASSERT_EQ(Bytes({copy[0], copy[1], copy[2], copy[67], copy[68], copy[69]}), Bytes(6, 0xcd));
   for (const std::uint8_t byte : {bytes[at], bytes[at + 63], std::uint8_t{0}, std::uint8_t{0x80}})
     ASSERT_EQ(Blocks::equal_to(bytes, at, byte), equal_to_by_bytes(bytes, at, byte));
 }
@@ -63,6 +82,16 @@ TEST(ByteBlocks, FindEqualBytesInRandomBytesAtEveryAlignment) {
     const auto base = static_cast<std::uint8_t>(random());
     for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(base + random() % alphabet);
     expect_definitions(bytes, at);
+  }
+}
+
+TEST(ByteBlocks, TellDigitsAndPlainTextFromEveryOtherByte) {
+  for (int byte = 0; byte < 256; ++byte) {
+    for (std::size_t place = 0; place < 64; ++place) {
+      Bytes bytes(66, byte % 2 == 0 ? '5' : 'x');
+      bytes[place] = static_cast<std::uint8_t>(byte);
+      expect_definitions(bytes, 0);
+    }
   }
 }
 

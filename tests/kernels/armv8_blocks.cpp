@@ -19,6 +19,8 @@ Bytes encoded(ByteSpan plaintext) {
 
 bool same_blocks(ByteSpan bytes, std::size_t at) {
   return NativeBlocks::equal_to(bytes, at, bytes[at]) == WordBlocks::equal_to(bytes, at, bytes[at]) &&
+         NativeBlocks::digits(bytes, at) == WordBlocks::digits(bytes, at) &&
+         NativeBlocks::plain_text(bytes, at) == WordBlocks::plain_text(bytes, at) &&
          NativeBlocks::equal_to_next(bytes, at) == WordBlocks::equal_to_next(bytes, at) &&
          NativeBlocks::has_triple(bytes, at) == WordBlocks::has_triple(bytes, at);
 }

@@ -18,6 +18,7 @@ namespace kvpack {
 /// Each form has these functions. Bit i of a mask, counted from the lowest, belongs to bytes[at + i].
 ///   equal_to(bytes, at, byte)   which bytes are `byte`. @pre 64 bytes from `at` on
 ///   equal_to_next(bytes, at)    which bytes equal the one behind them. @pre 65 bytes from `at` on
+///   copy_equal_to_next(bytes, at, to, place)  the same, and copies the 64 to where they do not overlap
 ///   digits(bytes, at)           which bytes are decimal digits. @pre 64 bytes from `at` on
 ///   has_triple(bytes, at)       whether one of 64 bytes equals the two behind it. @pre 66 bytes from `at` on
 ///   plain_text(bytes, at)       how many bytes until one that is not ASCII, is below 0x20, or is a quote or
@@ -34,6 +35,11 @@ struct WordBlocks {
     for (std::size_t i = 0; i < 64; i += 8)
       mask |= zero_bytes(load(bytes, at + i) ^ load(bytes, at + i + 1)) << i;
     return mask;
+  }
+  static std::uint64_t copy_equal_to_next(ByteSpan bytes, std::size_t at, MutableByteSpan to,
+                                          std::size_t place) noexcept {
+    std::memcpy(&to[place], &bytes[at], 64);
+    return equal_to_next(bytes, at);
   }
   static std::uint64_t digits(ByteSpan bytes, std::size_t at) noexcept {
     std::uint64_t mask = 0;
@@ -105,6 +111,14 @@ class Sse2Blocks {
       return mask(_mm_cmpeq_epi8(load(bytes, at + i), load(bytes, at + i + 1))) << i;
     });
   }
+  static std::uint64_t copy_equal_to_next(ByteSpan bytes, std::size_t at, MutableByteSpan to,
+                                          std::size_t place) noexcept {
+    return in_four([&](std::size_t i) {
+      const __m128i first = load(bytes, at + i);
+      std::memcpy(&to[place + i], &first, sizeof(first));
+      return mask(_mm_cmpeq_epi8(first, load(bytes, at + i + 1))) << i;
+    });
+  }
   static std::uint64_t digits(ByteSpan bytes, std::size_t at) noexcept {
     const __m128i below = _mm_set1_epi8('0' - 1);
     const __m128i above = _mm_set1_epi8('9' + 1);
@@ -157,6 +171,14 @@ class NeonBlocks {
   }
   static std::uint64_t equal_to_next(ByteSpan bytes, std::size_t at) noexcept {
     return mask([&](std::size_t i) { return vceqq_u8(load(bytes, at + i), load(bytes, at + i + 1)); });
+  }
+  static std::uint64_t copy_equal_to_next(ByteSpan bytes, std::size_t at, MutableByteSpan to,
+                                          std::size_t place) noexcept {
+    return mask([&](std::size_t i) {
+      const uint8x16_t first = load(bytes, at + i);
+      vst1q_u8(&to[place + i], first);
+      return vceqq_u8(first, load(bytes, at + i + 1));
+    });
   }
   static std::uint64_t digits(ByteSpan bytes, std::size_t at) noexcept {
     const uint8x16_t zero = vdupq_n_u8('0');

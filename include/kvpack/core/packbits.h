@@ -132,18 +132,26 @@ class PackBitsEncoder {
     const MutableByteSpan out = out_;
     std::size_t at = at_;
     std::size_t written = written_;
-    const auto is_full = [&] { return !Blocks::has_triple(in, at) && !Blocks::has_triple(in, at + 64); };
-    bool full = true;
-    for (; in.size() - at >= kAhead && (full = is_full()); at += kPackBitsMaxPacketBytes) {
-      out[written] = kPackBitsMaxPacketBytes - 1;
-      std::memcpy(&out[written + 1], &in[at], kPackBitsMaxPacketBytes);
-      written += 1 + kPackBitsMaxPacketBytes;
-    }
     bool both_short = false;
-    if (!full) {
-      const std::size_t literal = near_triple(at) - at;
-      if (literal > 0) written = put_literal(in, at, literal, out, written);
-      at += literal;
+    while (in.size() - at >= kAhead) {
+      // The bytes go to where they belong in a literal while it is found out how many of them do.
+      const std::uint64_t low = Blocks::copy_equal_to_next(in, at, out, written + 1);
+      const std::uint64_t high = Blocks::copy_equal_to_next(in, at + 64, out, written + 65);
+      const std::uint64_t last = in[at + 128] == in[at + 129] ? 1 : 0;
+      const std::uint64_t low_triples = low & (low >> 1 | high << 63);
+      const std::uint64_t high_triples = high & (high >> 1 | last << 63);
+      if ((low_triples | high_triples) == 0) {
+        out[written] = kPackBitsMaxPacketBytes - 1;
+        written += 1 + kPackBitsMaxPacketBytes;
+        at += kPackBitsMaxPacketBytes;
+        continue;
+      }
+      const std::size_t literal = low_triples != 0 ? lowest_bit(low_triples) : 64 + lowest_bit(high_triples);
+      if (literal > 0) {
+        out[written] = static_cast<std::uint8_t>(literal - 1);
+        written += 1 + literal;
+        at += literal;
+      }
       const std::size_t run = run_from(at);
       const std::size_t rest = run % kPackBitsMaxPacketBytes;
       for (std::size_t packets = run / kPackBitsMaxPacketBytes; packets > 0; --packets)
@@ -151,17 +159,11 @@ class PackBitsEncoder {
       if (rest >= 3) written = put_repeat(in[at], rest, out, written);
       at += rest >= 3 ? run : run - rest;
       both_short = literal < kShort && run < kShort;
+      if (both_short) break;
     }
     at_ = at;
     written_ = written;
     return both_short;
-  }
-
-  /// @pre one of the next 128 positions begins a triple
-  std::size_t near_triple(std::size_t from) const noexcept {
-    for (;; from += 63)
-      if (const std::uint64_t triples = triples_of(Blocks::equal_to_next(in_, from)); triples != 0)
-        return from + lowest_bit(triples);
   }
 
   /// How many bytes from `at` on equal the first, to the end of the input.
