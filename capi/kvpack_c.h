@@ -181,13 +181,15 @@ KVPACK_API const char* kvpack_error_find(const kvpack_error* error, const char* 
 
 /* Makes an error, for adapters that report in the way of this interface. The text is copied.
  *
- * Errors: INVALID_ARGUMENT a pointer is NULL, or it is no status that fails; NO_MEMORY. */
-KVPACK_API kvpack_status kvpack_error_new(kvpack_error** out, kvpack_status status, const char* message);
+ * Errors: INVALID_ARGUMENT it is no status that fails; NO_MEMORY. */
+KVPACK_API kvpack_status kvpack_error_new(kvpack_error** out, kvpack_status status, const char* message,
+                                          kvpack_error** error);
 
 /* Adds a fact to an error that kvpack_error_new has made, before anybody else has it.
  *
- * Errors: BAD_HANDLE; INVALID_ARGUMENT; NO_MEMORY. */
-KVPACK_API kvpack_status kvpack_error_add(kvpack_error* error, const char* key, const char* value);
+ * Errors: NO_MEMORY. */
+KVPACK_API kvpack_status kvpack_error_add(kvpack_error* made, const char* key, const char* value,
+                                          kvpack_error** error);
 
 /* Frees an error. */
 KVPACK_API void kvpack_error_free(kvpack_error* error);

@@ -130,10 +130,13 @@ const char* kvpack_error_find(const kvpack_error* error, const char* key) {
   return nullptr;
 }
 
-kvpack_status kvpack_error_new(kvpack_error** out, kvpack_status status, const char* message) {
-  if (out == nullptr || message == nullptr || status == KVPACK_OK || kvpack_status_name(status) == nullptr)
-    return KVPACK_ERR_INVALID_ARGUMENT;
-  return kvpack::capi::guard(nullptr, [&]() -> kvpack::Status {
+kvpack_status kvpack_error_new(kvpack_error** out, kvpack_status status, const char* message,
+                               kvpack_error** error) {
+  return kvpack::capi::guard(error, [&]() -> kvpack::Status {
+    KVPACK_TRY(kvpack::capi::check_pointer(out, "out"));
+    KVPACK_TRY(kvpack::capi::check_pointer(message, "message"));
+    if (status == KVPACK_OK || kvpack_status_name(status) == nullptr)
+      return kvpack::capi::bad_argument("status", "is none that fails");
     auto made = std::make_unique<kvpack_error>(status);
     made->message = message;
     *out = made.release();
@@ -141,12 +144,13 @@ kvpack_status kvpack_error_new(kvpack_error** out, kvpack_status status, const c
   });
 }
 
-kvpack_status kvpack_error_add(kvpack_error* error, const char* key, const char* value) {
-  if (!is_live(error)) return KVPACK_ERR_BAD_HANDLE;
-  if (key == nullptr || value == nullptr || error->fixed_message != nullptr)
-    return KVPACK_ERR_INVALID_ARGUMENT;
-  return kvpack::capi::guard(nullptr, [&]() -> kvpack::Status {
-    error->context.emplace_back(key, value);
+kvpack_status kvpack_error_add(kvpack_error* made, const char* key, const char* value, kvpack_error** error) {
+  return kvpack::capi::guard(error, [&]() -> kvpack::Status {
+    KVPACK_TRY(kvpack::capi::check_handle(made, "made"));
+    KVPACK_TRY(kvpack::capi::check_pointer(key, "key"));
+    KVPACK_TRY(kvpack::capi::check_pointer(value, "value"));
+    if (made->fixed_message != nullptr) return kvpack::capi::bad_argument("made", "takes no facts");
+    made->context.emplace_back(key, value);
     return kvpack::success();
   });
 }

@@ -624,6 +624,54 @@ static void planes_are_saved_and_restored(void) {
   remove_tree(root);
 }
 
+/* Blobs of two kinds of rows in one store: each finds its own, and the store stays open for both. */
+static void caches_beside_each_other_share_a_store(void) {
+  kvpack_cache_options options = blob_options();
+  kvpack_cache_options other;
+  kvpack_cache *cache, *beside = NULL;
+  kvpack_store* store = NULL;
+  begin_cache_test();
+  cache = open_cache(&options);
+  other = options;
+  other.directory = NULL;
+  other.create = 0;
+  other.max_parallelism = 0;
+  other.engine_cache_abi = filled(9);
+  EXPECT_OK(kvpack_cache_open_beside(&beside, cache, &other, &error));
+  save_blob(cache, TOKENS);
+  expect_blob(beside, TOKENS, 0);
+  save_blob(beside, ALIGNED);
+  expect_blob(beside, ALIGNED, ALIGNED);
+  expect_blob(cache, TOKENS, TOKENS);
+  kvpack_cache_free(cache);
+  expect_blob(beside, ALIGNED, ALIGNED);
+  EXPECT_OK(kvpack_cache_store(beside, &store, &error));
+  kvpack_store_free(store);
+#define EXPECT_BESIDE(change, text)                                                                      \
+  do {                                                                                                   \
+    kvpack_cache* none = NULL;                                                                           \
+    kvpack_cache_options wrong = other;                                                                  \
+    change;                                                                                              \
+    EXPECT_REFUSED(kvpack_cache_open_beside(&none, beside, &wrong, &error), KVPACK_ERR_INVALID_ARGUMENT, \
+                   "argument " text " belongs to the store, which is open already");                     \
+  } while (0)
+  EXPECT_BESIDE(wrong.directory = root, "directory");
+  EXPECT_BESIDE(wrong.create = 1, "create");
+  EXPECT_BESIDE(wrong.read_only = 1, "read_only");
+  EXPECT_BESIDE(wrong.key_path = root, "key_path");
+  EXPECT_BESIDE(wrong.tenant = "other", "tenant");
+  EXPECT_BESIDE(wrong.quota_bytes = 1, "quota_bytes");
+  EXPECT_BESIDE(wrong.max_memory_bytes = 1, "max_memory_bytes");
+  EXPECT_BESIDE(wrong.max_parallelism = 1, "max_parallelism");
+  EXPECT_BESIDE(wrong.strict = 1, "strict");
+#undef EXPECT_BESIDE
+  other.row_bytes = 5000;
+  EXPECT_REFUSED(kvpack_cache_open_beside(&cache, beside, &other, &error), KVPACK_ERR_BOUNDS,
+                 "blob row bytes must be a power of two from 4096 to 4194304");
+  kvpack_cache_free(beside);
+  remove_tree(root);
+}
+
 static void planes_that_do_not_fit_are_refused(void) {
   static const uint64_t strides[3] = {TOKEN_BYTES, 8, 2};
   kvpack_cache_options options = blob_options();
@@ -1174,6 +1222,7 @@ int main(void) {
   a_blob_goes_where_it_is_wanted();
   planes_are_saved_and_restored();
   planes_that_do_not_fit_are_refused();
+  caches_beside_each_other_share_a_store();
   states_lie_in_memory_of_the_callers();
   another_process_finds_what_was_saved();
   several_processes_may_open_first();

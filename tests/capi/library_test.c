@@ -110,6 +110,26 @@ static void errors_are_optional(void) {
   CHECK(kvpack_family_decode(&family, "KVFAM1", 6, NULL) == KVPACK_ERR_TRUNCATED);
 }
 
+static void adapters_make_errors_of_their_own(void) {
+  kvpack_error* made = NULL;
+  EXPECT_OK(kvpack_error_new(&made, KVPACK_ERR_EXPECTATION, "the engine has another type", &error));
+  EXPECT_OK(kvpack_error_add(made, "field", "type", &error));
+  EXPECT_OK(kvpack_error_add(made, "found", "", &error));
+  CHECK(kvpack_error_status(made) == KVPACK_ERR_EXPECTATION);
+  CHECK(strcmp(kvpack_error_category(made), "expectation") == 0);
+  CHECK(strcmp(kvpack_error_message(made), "the engine has another type") == 0);
+  CHECK(kvpack_error_context_count(made) == 2);
+  CHECK(strcmp(kvpack_error_find(made, "field"), "type") == 0);
+  CHECK(strcmp(kvpack_error_find(made, "found"), "") == 0);
+  kvpack_error_free(made);
+  EXPECT_REFUSED(kvpack_error_new(&made, KVPACK_OK, "text", &error), KVPACK_ERR_INVALID_ARGUMENT,
+                 "argument status is none that fails");
+  EXPECT_REFUSED(kvpack_error_new(&made, 99, "text", &error), KVPACK_ERR_INVALID_ARGUMENT,
+                 "argument status is none that fails");
+  EXPECT_REFUSED(kvpack_error_new(&made, KVPACK_ERR_IO, NULL, &error), KVPACK_ERR_INVALID_ARGUMENT,
+                 "argument message is NULL");
+}
+
 static void no_bytes_have_data_too(void) {
   kvpack_bytes* bytes = NULL;
   const char* empty_object = "{}";
@@ -123,6 +143,7 @@ int main(void) {
   every_status_has_its_name();
   error_has_status_text_and_facts();
   errors_are_optional();
+  adapters_make_errors_of_their_own();
   no_bytes_have_data_too();
   return check_result();
 }

@@ -6,21 +6,23 @@ kvpack_status report_failure(kvpack_error** error, const Error& failure) {
   const auto status = static_cast<kvpack_status>(failure.code);
   if (error == nullptr) return status;
   kvpack_error* made = nullptr;
-  if (kvpack_error_new(&made, status, failure.message.c_str()) != KVPACK_OK) return report_no_memory(error);
+  if (kvpack_error_new(&made, status, failure.message.c_str(), nullptr) != KVPACK_OK)
+    return report_no_memory(error);
   for (const Context& fact : failure.context)
-    if (kvpack_error_add(made, std::string(fact.key).c_str(), fact.value.c_str()) != KVPACK_OK) break;
+    if (kvpack_error_add(made, std::string(fact.key).c_str(), fact.value.c_str(), nullptr) != KVPACK_OK)
+      break;
   *error = made;
   return status;
 }
 
 // Where nothing may be allocated the library has errors that are there already; what needs none says enough.
 kvpack_status report_no_memory(kvpack_error** error) noexcept {
-  if (error != nullptr) (void)kvpack_error_new(error, KVPACK_ERR_NO_MEMORY, "out of memory");
+  if (error != nullptr) (void)kvpack_error_new(error, KVPACK_ERR_NO_MEMORY, "out of memory", nullptr);
   return KVPACK_ERR_NO_MEMORY;
 }
 
 kvpack_status report_internal(kvpack_error** error) noexcept {
-  if (error != nullptr) (void)kvpack_error_new(error, KVPACK_ERR_INTERNAL, "internal error");
+  if (error != nullptr) (void)kvpack_error_new(error, KVPACK_ERR_INTERNAL, "internal error", nullptr);
   return KVPACK_ERR_INTERNAL;
 }
 
