@@ -34,6 +34,7 @@ void add_store(CLI::App& app, const Environment& environment);
 void add_probe(CLI::App& app, const Environment& environment);
 void add_economics(CLI::App& app, const Environment& environment);
 void add_enroll(CLI::App& app, const Environment& environment);
+void add_bench(CLI::App& app, const Environment& environment);
 void add_completion(CLI::App& app, const Environment& environment);
 
 /// Runs `run` with the options when the command is chosen.

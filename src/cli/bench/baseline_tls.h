@@ -1,0 +1,42 @@
+/// The shortest program that moves bytes between two ends over TLS 1.3 on loopback: blocking sockets and
+/// OpenSSL, nothing else.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kvpack/base/bytes.h"
+#include "kvpack/base/result.h"
+
+namespace kvpack::cli::bench {
+
+/// The files of one end.
+struct PipeEnd {
+  std::string certificate_chain;
+  std::string private_key;
+  std::string peer_ca;
+};
+
+class PlainPipe {
+ public:
+  /// Connected, and both ends verified. Sockets are those of kvpack's ends, and so is the cipher, which is
+  /// OpenSSL's first choice.
+  /// @error kIo the sockets; kTls
+  static Result<std::unique_ptr<PlainPipe>> connect(const PipeEnd& server, const PipeEnd& client);
+  PlainPipe(const PlainPipe&) = delete;
+  PlainPipe& operator=(const PlainPipe&) = delete;
+  ~PlainPipe();
+
+  /// From the client. @return false when the connection is gone
+  bool send(ByteSpan bytes);
+  /// Fills all of `out` at the server. @return as send
+  bool receive(MutableByteSpan out);
+  std::string cipher() const;
+
+ private:
+  struct Parts;
+  explicit PlainPipe(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace kvpack::cli::bench

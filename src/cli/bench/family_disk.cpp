@@ -1,0 +1,352 @@
+// G5, G9, G17 and G18: what is made durable, and what comes back from the disk.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+
+#include "cli/bench/baseline_files.h"
+#include "cli/bench/baseline_hash.h"
+#include "cli/bench/baseline_reader.h"
+#include "cli/bench/families.h"
+#include "cli/bench/workload.h"
+#include "kvpack/base/publish.h"
+#include "kvpack/core/chunk.h"
+#include "kvpack/store/restore.h"
+#include "kvpack/store/save.h"
+
+namespace kvpack::cli::bench {
+
+namespace family_disk {
+namespace {
+
+constexpr const char* kInMemory = "the files lie in memory";
+constexpr unsigned kThreads = 2;
+
+std::size_t chunks_of(const BenchRun& run) {
+  return std::bit_floor(std::max<std::size_t>(1, run.options().data_bytes / kGoalChunkBytes));
+}
+std::string too_small(const BenchRun& run) {
+  if (lies_in_memory(run.options().directory)) return kInMemory;
+  return run.options().data_bytes < kGoalChunks * kGoalChunkBytes ? "less data than the goal speaks of" : "";
+}
+
+/// A folder that is there for one family.
+class Folder {
+ public:
+  static Result<Folder> make(const std::string& parent) {
+    KVPACK_TRY_ASSIGN(std::string path, make_bench_folder(parent));
+    return Folder(std::move(path));
+  }
+  Folder(Folder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  Folder& operator=(Folder&&) = delete;
+  ~Folder() {
+    if (!path_.empty()) remove_bench_folder(path_);
+  }
+  const std::string& path() const noexcept { return path_; }
+  std::string inner(const std::string& name) const { return join_path(path_, name); }
+  /// Removes what is in it, on the disk too: nobody shall pay for it later.
+  Status empty() const {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(path_, error))
+      std::filesystem::remove_all(entry.path(), error);
+    if (error) return fail(ErrorCode::kIo, "empty " + path_ + ": " + error.message());
+    return success();
+  }
+
+ private:
+  explicit Folder(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+Result<std::unique_ptr<Store>> make_store(const std::string& root, const BenchCut& cut) {
+  KVPACK_TRY_ASSIGN(KeyRing ring,
+                    KeyRing::create({.stable_root = bench_root_key(), .tenant = cut.ring().tenant()}));
+  StoreOptions options;
+  options.root = root;
+  options.keys = std::make_shared<const KeyRing>(std::move(ring));
+  return Store::create(std::move(options));
+}
+
+SaveRequest request_of(const BenchCut& cut, unsigned threads) {
+  SaveRequest request;
+  request.family = &cut.family();
+  request.semantic_model = cut.semantic_model();
+  request.tokens = cut.tokens();
+  request.spans = cut.spans();
+  request.encrypt = false;
+  request.parallelism = threads;
+  return request;
+}
+
+/// The larger files below a directory: objects, without a catalog's.
+Result<std::vector<std::string>> object_files(const std::string& root, std::uint64_t least_bytes) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (auto it = std::filesystem::recursive_directory_iterator(root, error);
+       !error && it != std::filesystem::recursive_directory_iterator(); it.increment(error))
+    if (it->is_regular_file(error) && it->file_size(error) >= least_bytes)
+      files.push_back(it->path().string());
+  if (error) return fail(ErrorCode::kIo, "list " + root + ": " + error.message());
+  std::ranges::sort(files);
+  return files;
+}
+
+/// N of G5: hashes a chunk, writes its object, syncs it and the directory, and goes on to the next.
+class NaiveSaver {
+ public:
+  NaiveSaver(const BenchCut& cut, std::string folder)
+      : cut_(&cut), folder_(std::move(folder)), object_(kFrontBytes + cut.shape().chunk_bytes) {
+    object_.resize(static_cast<std::size_t>(round_up(object_.size(), kAlignment)));
+  }
+  Status save() {
+    KVPACK_TRY_ASSIGN(BareFolder folder, BareFolder::open(folder_));
+    for (std::size_t i = 0; i < cut_->shape().chunks; ++i) {
+      const ByteSpan plain = cut_->chunk(i);
+      crypto_.hmac(prefix_, plain);
+      copy_bytes(plain, MutableByteSpan(object_).subspan(kFrontBytes, plain.size()));
+      crypto_.sha256(object_);
+      KVPACK_TRY(folder.write_durably("naive-" + std::to_string(i), object_));
+    }
+    return success();
+  }
+
+ private:
+  static constexpr std::size_t kFrontBytes = kPageBytes + kCodecFrameHeaderBytes;
+  const BenchCut* cut_;
+  std::string folder_;
+  NaiveCrypto crypto_{};
+  Bytes prefix_ = Bytes(kContentPrefixBytes);
+  Bytes object_;
+};
+
+/// Figures of one family whose baseline is a device.
+void add_device(BenchRun& run, const GoalPart& part, const Samples& samples, std::size_t baseline,
+                std::size_t ours, const std::string& not_valid, std::string_view kernel) {
+  if (!run.wants(part.id)) return;
+  Figure figure{.part = &part, .kernel = std::string(kernel), .not_valid = not_valid};
+  if (samples.rounds() > 0) {
+    figure.ratio = ratio_of(samples, {baseline}, {ours});
+    figure.control.spread = spread_of(samples, baseline);
+  }
+  run.add(std::move(figure), samples);
+}
+
+Status durable_save(BenchRun& run) {
+  KVPACK_TRY_ASSIGN(const BenchCut cut, BenchCut::make({.chunks = chunks_of(run)}));
+  KVPACK_TRY_ASSIGN(const Folder folder, Folder::make(run.options().directory));
+  const std::size_t object_bytes = static_cast<std::size_t>(
+      round_up(kPageBytes + kCodecFrameHeaderBytes + cut.shape().chunk_bytes, kAlignment));
+  std::vector<std::size_t> sizes(cut.shape().chunks, object_bytes);
+  sizes.push_back(3 * kPageBytes);  // About what a pack takes.
+  NaiveSaver naive(cut, folder.path());
+  std::unique_ptr<Store> store;
+  const auto empty = [&]() -> Status {
+    store.reset();
+    return folder.empty();
+  };
+  enum : std::size_t { kCached, kDirect, kN, kOurs };
+  const std::vector<Variant> variants{
+      {.work = [&] { return write_bare_files(folder.path(), "w", sizes, BareWrites::kCached); },
+       .cores = kThreads,
+       .after = empty},
+      {.work = [&] { return write_bare_files(folder.path(), "w", sizes, BareWrites::kDirect); },
+       .cores = kThreads,
+       .after = empty},
+      {.work = [&] { return naive.save(); }, .cores = 1, .after = empty},
+      {.work = [&]() -> Status {
+         KVPACK_TRY(kvpack::save(*store, request_of(cut, kThreads), cut.planes()));
+         return success();
+       },
+       .cores = kThreads,
+       .before = [&]() -> Status {
+         KVPACK_TRY_ASSIGN(store, make_store(folder.inner("store"), cut));
+         return success();
+       },
+       .after = empty}};
+  KVPACK_TRY_ASSIGN(const Samples samples, run.measure("durable saves: G5", variants, wall_seconds));
+  // W is the better of two ways to write.
+  const bool direct =
+      samples.rounds() > 0 && median(samples.seconds[kDirect]) < median(samples.seconds[kCached]);
+  add_device(run, goal_part("G5", "W"), samples, direct ? kDirect : kCached, kOurs, too_small(run),
+             run.kernels().name);
+  add_device(run, goal_part("G5", "N"), samples, kN, kOurs, too_small(run), run.kernels().name);
+  return success();
+}
+
+/// Lends planes that are there already.
+class KeptPlanes final : public RestoreSink {
+ public:
+  explicit KeptPlanes(const BenchCut& cut) {
+    for (const ByteSpan plane : cut.planes()) planes.emplace_back(plane.size());
+  }
+  Status begin_restore(const AuthenticatedPlan& plan) override {
+    if (plan.states().size() == planes.size()) return success();
+    return fail(ErrorCode::kInternal, "another cut was found");
+  }
+  MutableByteSpan lend(std::size_t state) override { return planes[state]; }
+  Status write_verified_chunk(std::size_t, std::uint64_t, ByteSpan) override {
+    return fail(ErrorCode::kInternal, "every plane was lent");
+  }
+  Status commit_restore() override { return success(); }
+  void abort_restore() noexcept override {}
+
+  std::vector<Bytes> planes;
+};
+
+Status cold_restore(BenchRun& run) {
+  constexpr std::uint64_t kLeastObjectBytes = std::uint64_t{1} << 20;
+  KVPACK_TRY_ASSIGN(const BenchCut cut, BenchCut::make({.chunks = chunks_of(run)}));
+  KVPACK_TRY_ASSIGN(const Folder folder, Folder::make(run.options().directory));
+  KVPACK_TRY_ASSIGN(const auto store, make_store(folder.inner("store"), cut));
+  KVPACK_TRY(kvpack::save(*store, request_of(cut, kThreads), cut.planes()));
+  KVPACK_TRY_ASSIGN(const auto files, object_files(folder.path(), kLeastObjectBytes));
+  KeptPlanes sink(cut);
+  Bytes shadow(static_cast<std::size_t>(cut.bytes()));
+  NaiveReader naive;
+  KVPACK_TRY(naive.open(files));
+  PrefixQuery query;
+  query.semantic_model = cut.semantic_model();
+  query.family = &cut.family();
+  query.tokens = cut.tokens();
+  bool cold = true;
+  const auto evict = [&]() -> Status {
+    for (const std::string& file : files) cold = evict_file(file) && cold;
+    return success();
+  };
+  enum : std::size_t { kR, kN, kOurs };
+  const std::vector<Variant> variants{
+      {.work = [&] { return read_bare_files(files, kThreads); }, .cores = kThreads, .before = evict},
+      {.work = [&] { return naive.restore(shadow, cut.shape().chunk_bytes); }, .cores = 1, .before = evict},
+      {.work = [&]() -> Status {
+         KVPACK_TRY_ASSIGN(auto restored, restore_deepest(*store, query, sink, {.parallelism = kThreads}));
+         if (!restored.restored.has_value()) return fail(ErrorCode::kInternal, "the cut was not found");
+         return restored.restored->hold.release();
+       },
+       .cores = kThreads,
+       .before = evict}};
+  KVPACK_TRY_ASSIGN(const Samples samples, run.measure("cold restores: G9", variants, wall_seconds));
+  for (std::size_t i = 0; i < sink.planes.size(); ++i)
+    if (!std::ranges::equal(sink.planes[i], cut.planes()[i]))
+      return fail(ErrorCode::kInternal, "the restored planes differ");
+  std::string not_valid = too_small(run);
+  if (not_valid.empty() && !cold) not_valid = "the page cache could not be emptied";
+  add_device(run, goal_part("G9", "R"), samples, kR, kOurs, not_valid, run.kernels().name);
+  add_device(run, goal_part("G9", "N"), samples, kN, kOurs, not_valid, run.kernels().name);
+  return success();
+}
+
+constexpr std::size_t kGroupFiles = 32;
+constexpr std::size_t kGroupFileBytes = std::size_t{64} << 10;
+
+std::string group_name(std::size_t i) {
+  return "object-" + std::to_string(i);
+}
+
+Status publish_group(Directory& directory, ByteSpan bytes) {
+  KVPACK_TRY_ASSIGN(auto group, GroupPublication::begin(directory));
+  for (std::size_t i = 0; i < kGroupFiles; ++i) KVPACK_TRY(group.add(group_name(i), bytes));
+  return group.commit();
+}
+
+Status publications(BenchRun& run) {
+  constexpr std::size_t kSmallBytes = 4096;
+  constexpr int kSmallTimes = 15;
+  KVPACK_TRY_ASSIGN(const Folder folder, Folder::make(run.options().directory));
+  KVPACK_TRY_ASSIGN(BareFolder bare, BareFolder::open(folder.path()));
+  KVPACK_TRY_ASSIGN(const auto directory, run.fs().open_directory(folder.path(), Links::kRefuse));
+  Bytes small(kSmallBytes);
+  Bytes large(kGroupFileBytes);
+  fill_with_noise(small, 4);
+  fill_with_noise(large, 5);
+  const std::string not_valid = lies_in_memory(run.options().directory) ? kInMemory : "";
+  const auto empty = [&] { return folder.empty(); };
+  // A turn is as long as the median of its publications: one that waits for the disk's housekeeping says
+  // nothing about the others.
+  double middle = 0;
+  const auto median_of = [&](const auto& publish) {
+    return [&middle, publish]() -> Status {
+      std::vector<double> seconds;
+      for (int i = 0; i < kSmallTimes; ++i) {
+        const double start = wall_seconds();
+        KVPACK_TRY(publish("small-" + std::to_string(i)));
+        seconds.push_back(wall_seconds() - start);
+      }
+      middle = median(std::move(seconds));
+      return success();
+    };
+  };
+  const auto took = [&] { return middle; };
+  if (run.wants("G17")) {
+    const std::vector<Variant> variants{
+        {.work = median_of([&](const std::string& name) { return bare.publish(name, small); }),
+         .after = empty,
+         .seconds = took},
+        {.work = median_of([&](const std::string& name) -> Status {
+           KVPACK_TRY(publish_bytes(*directory, name, small));
+           return success();
+         }),
+         .after = empty,
+         .seconds = took}};
+    KVPACK_TRY_ASSIGN(const Samples samples,
+                      run.measure("publications of 4 KiB: G17", variants, wall_seconds));
+    Figure figure{.part = &goal_part("G17"), .not_valid = not_valid};
+    if (samples.rounds() > 0) {
+      figure.ratio = ratio_of(samples, {1}, {0});  // Time, not speed.
+      figure.control.spread = spread_of(samples, 0);
+    }
+    run.add(std::move(figure), samples);
+  }
+  if (run.wants("G18")) {
+    const std::vector<Variant> variants{
+        {.work = [&]() -> Status {
+           for (std::size_t i = 0; i < kGroupFiles; ++i) KVPACK_TRY(bare.publish(group_name(i), large));
+           return success();
+         },
+         .after = empty},
+        {.work = [&] { return publish_group(*directory, large); }, .cores = kThreads, .after = empty}};
+    KVPACK_TRY_ASSIGN(const Samples samples,
+                      run.measure("publications of 32 files: G18", variants, wall_seconds));
+    add_device(run, goal_part("G18"), samples, 0, 1, not_valid, "");
+  }
+  return success();
+}
+
+/// Beside them: what a store takes for a pack with one chunk, and with 32, commits of its catalog included.
+Status store_publications(BenchRun& run) {
+  constexpr std::size_t kTimes = 11;
+  for (const std::size_t chunks : {std::size_t{1}, kGroupFiles}) {
+    KVPACK_TRY_ASSIGN(BenchCut cut, BenchCut::make({.chunks = chunks, .chunk_bytes = kGroupFileBytes}));
+    KVPACK_TRY_ASSIGN(const Folder folder, Folder::make(run.options().directory));
+    KVPACK_TRY_ASSIGN(const auto store, make_store(folder.inner("store"), cut));
+    std::vector<double> seconds;
+    for (std::size_t i = 0; i < kTimes; ++i) {
+      cut.change(i + 1);
+      const double start = wall_seconds();
+      KVPACK_TRY(kvpack::save(*store, request_of(cut, kThreads), cut.planes()));
+      seconds.push_back((wall_seconds() - start) * 1'000);
+    }
+    const auto [least, most] = std::ranges::minmax(seconds);
+    const double middle = median(std::move(seconds));
+    run.add_row({.operation = fmt::format("store: publish a pack with {} of 64 KiB, median",
+                                          chunks == 1 ? "one chunk" : fmt::format("{} chunks", chunks)),
+                 .unit = "ms",
+                 .value = {middle, least, most},
+                 .kernel = std::string(run.kernels().name)});
+  }
+  return success();
+}
+
+}  // namespace
+}  // namespace family_disk
+
+Status measure_disk(BenchRun& run) {
+  using namespace family_disk;
+  if (run.wants("G5")) KVPACK_TRY(durable_save(run));
+  if (run.wants("G9")) KVPACK_TRY(cold_restore(run));
+  if (run.wants_any({"G17", "G18"})) KVPACK_TRY(publications(run));
+  if (run.wants_rows() && !run.out_of_time()) KVPACK_TRY(store_publications(run));
+  return success();
+}
+
+}  // namespace kvpack::cli::bench
