@@ -6,6 +6,7 @@
 #include "kvpack/base/byte_blocks.h"
 #include "kvpack/base/bytes.h"
 #include "kvpack/base/clock.h"
+#include "kvpack/base/file_writer.h"
 #include "kvpack/base/fs.h"
 #include "kvpack/base/hex.h"
 #include "kvpack/base/io.h"

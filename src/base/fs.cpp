@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <map>
+#include <mutex>
 #include <system_error>
 
 #include "base/host.h"
+#include "base/io_ring.h"
 #include "base/system_calls.h"
 
 namespace kvpack {
@@ -17,6 +20,8 @@ namespace {
 
 constexpr mode_t kFileMode = 0600;
 constexpr mode_t kDirectoryMode = 0700;
+/// For what a FileQueue has under way, and some more.
+constexpr unsigned kRingEntries = 32;
 
 /// A call again while signals interrupt it.
 template <class Call>
@@ -127,9 +132,14 @@ class SystemFile final : public File {
     return success();
   }
   void start_write_back() override { system_calls::start_write_back(fd_.get(), calls_); }
+  void start_read_ahead(std::uint64_t offset, std::uint64_t length) const override {
+    constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
+    if (offset > kMost || length > kMost - offset) return;
+    system_calls::start_read_ahead(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(length), calls_);
+  }
   Status sync() override {
     // Not retried: after EINTR or any other failure nobody knows what has reached the medium.
-    if (system_calls::sync_to_medium(fd_.get(), calls_) != 0) return os_error(errno, "sync", path_);
+    if (system_calls::sync_content_to_medium(fd_.get(), calls_) != 0) return os_error(errno, "sync", path_);
     return success();
   }
   Result<bool> try_lock(LockMode mode) override {
@@ -162,9 +172,10 @@ constexpr int kOpenFlags = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 
 class SystemDirectory final : public Directory {
  public:
-  SystemDirectory(Descriptor fd, std::string path, SystemCalls calls)
-      : fd_(std::move(fd)), path_(std::move(path)), calls_(calls) {}
+  SystemDirectory(Descriptor fd, std::string path, SystemCalls calls, std::optional<FileIo> io)
+      : fd_(std::move(fd)), path_(std::move(path)), calls_(calls), io_(io) {}
 
+  int fd() const noexcept { return fd_.get(); }
   const std::string& path() const override { return path_; }
   Result<FileFacts> facts() const override { return facts_of_descriptor(fd_.get(), path_); }
   Result<FileFacts> facts(std::string_view name) const override {
@@ -202,9 +213,14 @@ class SystemDirectory final : public Directory {
   Status link_unnamed(File& file, std::string_view name) override {
     KVPACK_TRY(check_file_name(name));
     const std::string from = system_calls::path_of_descriptor(static_cast<SystemFile&>(file).fd());
-    if (::linkat(AT_FDCWD, from.c_str(), fd_.get(), std::string(name).c_str(), AT_SYMLINK_FOLLOW) != 0)
-      return error("link", name);
-    return success();
+    const std::string to(name);
+    if (::linkat(AT_FDCWD, from.c_str(), fd_.get(), to.c_str(), AT_SYMLINK_FOLLOW) == 0) return success();
+    // The way may have gone since the file was made; then the descriptor alone must do, where the system lets
+    // it. For a file whose name has been removed again both ways end like this.
+    if (errno == ENOENT &&
+        system_calls::link_descriptor(static_cast<SystemFile&>(file).fd(), fd_.get(), to.c_str()) == 0)
+      return success();
+    return error("link", name);
   }
 
   Status link(std::string_view name, Directory& to, std::string_view to_name) override {
@@ -245,7 +261,7 @@ class SystemDirectory final : public Directory {
     Descriptor fd = open_at(name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (!fd.ok()) return error("open directory", name);
     return std::unique_ptr<Directory>(
-        std::make_unique<SystemDirectory>(std::move(fd), join_path(path_, name), calls_));
+        std::make_unique<SystemDirectory>(std::move(fd), join_path(path_, name), calls_, io_));
   }
   Status make_directory(std::string_view name) override {
     KVPACK_TRY(check_file_name(name));
@@ -296,6 +312,14 @@ class SystemDirectory final : public Directory {
     if (system_calls::sync_to_medium(fd_.get(), calls_) != 0) return os_error(errno, "sync directory", path_);
     return success();
   }
+  std::unique_ptr<FileQueue> make_queue() override {
+    if (calls_ != SystemCalls::kAll) return nullptr;
+    const FileIo io = io_ ? *io_ : machine_file_io().io;
+    if (io == FileIo::kPlain) return nullptr;
+    int error_number = 0;
+    auto ring = make_io_ring(kRingEntries, error_number);
+    return ring == nullptr ? nullptr : make_system_queue(std::move(ring), io == FileIo::kDirect);
+  }
 
  private:
   Descriptor open_at(std::string_view name, int flags) const {
@@ -310,6 +334,100 @@ class SystemDirectory final : public Directory {
   Descriptor fd_;
   std::string path_;
   SystemCalls calls_;
+  std::optional<FileIo> io_;  ///< Nothing: machine_file_io().
+};
+
+/// Writes go through a descriptor of their own, which is open for direct access and lasts as long as they do.
+class SystemQueue final : public FileQueue {
+ public:
+  SystemQueue(std::unique_ptr<IoRing> ring, bool direct) : ring_(std::move(ring)), direct_(direct) {}
+
+  Sizes sizes() const override {
+    Sizes sizes;
+    if (!direct_) sizes.least_file_bytes = std::numeric_limits<std::size_t>::max();
+    return sizes;
+  }
+
+  Result<bool> begin_write(File& file, std::uint64_t offset, ByteSpan data, std::uint64_t tag) override {
+    KVPACK_TRY(check_range(offset, data.size(), "write", file.path()));
+    Descriptor direct = open_direct(static_cast<SystemFile&>(file).fd());
+    if (!direct.ok()) return false;
+    const int fd = direct.get();
+    const std::uint64_t slot = take_slot({.tag = tag, .path = file.path(), .direct = std::move(direct)});
+    const int refused = ring_->begin_write(fd, data.data(), data.size(), offset, slot);
+    if (refused == 0) return true;
+    (void)leave_slot(slot);
+    return os_error(refused, "write", file.path());
+  }
+  Status begin_sync(File& file, std::uint64_t tag) override {
+    return begin_sync(static_cast<SystemFile&>(file).fd(), true,
+                      {.tag = tag, .verb = "sync", .path = file.path()});
+  }
+  Status begin_sync(Directory& directory, std::uint64_t tag) override {
+    return begin_sync(static_cast<SystemDirectory&>(directory).fd(), false,
+                      {.tag = tag, .verb = "sync directory", .path = directory.path()});
+  }
+  Result<Done> wait() override {
+    IoRing::Done end;
+    if (const int failed = ring_->wait(end); failed != 0) return os_error(failed, "wait for", "io_uring");
+    const Slot slot = leave_slot(end.tag);
+    Done done{.tag = slot.tag};
+    if (end.result >= 0) {
+      done.bytes = static_cast<std::size_t>(end.result);
+    } else {
+      const auto error_number = static_cast<int>(-end.result);
+      done.error = os_error(error_number, slot.verb, slot.path);
+      done.again = may_pass_plainly(error_number);
+    }
+    return done;
+  }
+
+ private:
+  struct Slot {
+    std::uint64_t tag = 0;
+    const char* verb = "write";
+    std::string path{};
+    Descriptor direct{-1};
+  };
+
+  Status begin_sync(int fd, bool content_only, Slot slot) {
+    const std::string path = slot.path;
+    const char* const verb = slot.verb;
+    const std::uint64_t number = take_slot(std::move(slot));
+    const int refused = ring_->begin_sync(fd, content_only, number);
+    if (refused == 0) return success();
+    (void)leave_slot(number);
+    return os_error(refused, verb, path);
+  }
+
+  static Descriptor open_direct(int fd) {
+    const std::string path = system_calls::path_of_descriptor(fd);
+    return Descriptor(retry([&] { return system_calls::open_direct(path.c_str()); }));
+  }
+  /// What says nothing about the file: direct access with this alignment is not to be had, or the call ended
+  /// because its thread did.
+  static bool may_pass_plainly(int error_number) {
+    return error_number == EINVAL || error_number == EOPNOTSUPP || error_number == EINTR ||
+           error_number == EAGAIN || error_number == ECANCELED;
+  }
+
+  std::uint64_t take_slot(Slot slot) {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t number = next_slot_++;
+    slots_.emplace(number, std::move(slot));
+    return number;
+  }
+  Slot leave_slot(std::uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    auto node = slots_.extract(number);
+    return node.empty() ? Slot{} : std::move(node.mapped());
+  }
+
+  std::unique_ptr<IoRing> ring_;
+  bool direct_;
+  std::mutex mutex_{};  ///< Who waits is perhaps another thread.
+  std::uint64_t next_slot_ = 0;
+  std::map<std::uint64_t, Slot> slots_{};
 };
 
 int link_flag(Links links) {
@@ -328,6 +446,10 @@ SystemCalls wanted_system_calls() noexcept {
   return portable != nullptr && *portable != '\0' ? SystemCalls::kPortable : SystemCalls::kAll;
 }
 
+std::unique_ptr<FileQueue> make_system_queue(std::unique_ptr<IoRing> ring, bool direct) {
+  return std::make_unique<SystemQueue>(std::move(ring), direct);
+}
+
 Result<std::unique_ptr<Directory>> SystemFileSystem::open_directory(std::string_view path, Links links) {
   KVPACK_TRY(check_path(path));
   std::string text(path);
@@ -335,7 +457,7 @@ Result<std::unique_ptr<Directory>> SystemFileSystem::open_directory(std::string_
       retry([&] { return ::open(text.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | link_flag(links)); }));
   if (!fd.ok()) return os_error(errno, "open directory", text);
   return std::unique_ptr<Directory>(
-      std::make_unique<SystemDirectory>(std::move(fd), std::move(text), calls_));
+      std::make_unique<SystemDirectory>(std::move(fd), std::move(text), calls_, io_));
 }
 
 Result<std::unique_ptr<File>> SystemFileSystem::open_file(std::string_view path, Links links) {

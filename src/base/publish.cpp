@@ -16,6 +16,10 @@ constexpr int kMaxAttempts = 16;
 constexpr std::size_t kMaxSwept = 1024;
 constexpr const char* kClosed = "publication failed or ended earlier";
 constexpr std::size_t kCompareBytes = std::size_t{1} << 20;
+/// Files that are open at once to be synced together.
+constexpr std::size_t kMaxSyncedTogether = 64;
+/// So much is appended before it is asked to be brought to the medium, so that the sync at the end is short.
+constexpr std::uint64_t kWriteBackBytes = std::uint64_t{8} << 20;
 
 bool is_partial_name(std::string_view name) {
   if (name.size() != kPartialNameBytes || !name.starts_with(kPrefix) || !name.ends_with(kSuffix))
@@ -100,22 +104,37 @@ Status remove_tree(Directory& parent, std::string_view name, int depth) {
 }
 
 /// Syncs every file, then every directory from the inside out.
-Status sync_tree(Directory& directory, int depth) {
+Status sync_tree(Directory& directory, FileWriter& writer, int depth) {
   if (depth == 0) return fail(ErrorCode::kLimit, "directory is nested too deeply");
   std::vector<std::string> names;
   KVPACK_TRY(directory.list([&](std::string_view name) {
     names.emplace_back(name);
     return true;
   }));
+  std::vector<std::unique_ptr<File>> files;
+  const auto sync_files = [&]() -> Status {
+    std::vector<File*> together;
+    for (const auto& file : files) together.push_back(file.get());
+    KVPACK_TRY(writer.sync(std::span<File* const>(together)));
+    files.clear();
+    return success();
+  };
+  std::vector<std::string> directories;
   for (const std::string& name : names) {
     KVPACK_TRY_ASSIGN(const FileFacts facts, directory.facts(name));
     if (facts.kind == FileKind::kDirectory) {
-      KVPACK_TRY_ASSIGN(const auto inner, directory.open_directory(name));
-      KVPACK_TRY(sync_tree(*inner, depth - 1));
-    } else {
-      KVPACK_TRY_ASSIGN(const auto file, directory.open(name, OpenMode::kRead));
-      KVPACK_TRY(file->sync());
+      directories.push_back(name);
+      continue;
     }
+    KVPACK_TRY_ASSIGN(auto file, directory.open(name, OpenMode::kRead));
+    file->start_write_back();
+    files.push_back(std::move(file));
+    if (files.size() == kMaxSyncedTogether) KVPACK_TRY(sync_files());
+  }
+  KVPACK_TRY(sync_files());
+  for (const std::string& name : directories) {
+    KVPACK_TRY_ASSIGN(const auto inner, directory.open_directory(name));
+    KVPACK_TRY(sync_tree(*inner, writer, depth - 1));
   }
   return directory.sync();
 }
@@ -207,6 +226,7 @@ Publication::Publication(Publication&& other) noexcept
       file_(std::move(other.file_)),
       partial_(std::exchange(other.partial_, {})),
       sink_(other.sink_),
+      written_back_(other.written_back_),
       closed_(other.closed_) {}
 
 Publication::~Publication() {
@@ -231,8 +251,15 @@ Result<Publication> Publication::begin(Directory& directory) {
 Status Publication::append(ByteSpan data) {
   if (closed_) return fail(ErrorCode::kPoisoned, kClosed);
   auto appended = sink_.append(data);
-  if (!appended.has_value()) closed_ = true;
-  return appended;
+  if (!appended.has_value()) {
+    closed_ = true;
+    return appended;
+  }
+  if (sink_.offset() - written_back_ >= kWriteBackBytes) {
+    file_->start_write_back();
+    written_back_ = sink_.offset();
+  }
+  return success();
 }
 
 Status Publication::give_name(std::string_view name) {
@@ -284,7 +311,8 @@ Result<DirectoryPublication> DirectoryPublication::begin(Directory& parent) {
 Status DirectoryPublication::commit(std::string_view name) {
   if (lock_ == nullptr) return fail(ErrorCode::kPoisoned, kClosed);
   KVPACK_TRY(check_file_name(name));
-  KVPACK_TRY(sync_tree(*directory_, kMaxDepth + 1));
+  FileWriter writer(*directory_);
+  KVPACK_TRY(sync_tree(*directory_, writer, kMaxDepth + 1));
   auto renamed = rename_no_replace(*parent_, directory_name_of(lock_name_), *parent_, name);
   if (!renamed.has_value() && renamed.error().code == ErrorCode::kExpectation)
     return fail(ErrorCode::kExpectation, "target exists");
@@ -306,8 +334,9 @@ Status GroupPublication::stage(std::string_view name, ByteSpan bytes, std::vecto
     if (!file.has_value() && file.error().code == ErrorCode::kExpectation)
       return fail(ErrorCode::kGraph, "two objects have the same name").with("object", std::string(name));
     if (!file.has_value()) return std::move(file.error());
-    KVPACK_TRY(write_all(**file, 0, bytes));
-    return (*file)->sync();
+    FileBatch& files = unsynced_->files;
+    KVPACK_TRY(files.write(*std::move(file), bytes));
+    return files.size() < kMaxSyncedTogether ? success() : files.sync();
   };
   auto written = write();
   if (!written.has_value()) {
@@ -319,6 +348,7 @@ Status GroupPublication::stage(std::string_view name, ByteSpan bytes, std::vecto
 }
 
 Status GroupPublication::name_all(const std::vector<std::string>& names, std::vector<std::string>& fresh) {
+  if (names.empty()) return success();
   Directory& staged = staging_.directory();
   for (const std::string& name : names) {
     KVPACK_TRY_ASSIGN(const auto file, staged.open(name, OpenMode::kRead));
@@ -334,6 +364,7 @@ Status GroupPublication::name_all(const std::vector<std::string>& names, std::ve
 Status GroupPublication::commit() {
   if (closed_) return fail(ErrorCode::kPoisoned, kClosed);
   closed_ = true;
+  KVPACK_TRY(unsynced_->files.sync());
   const bool alone = directory_->lock();
   std::vector<std::string> new_objects;
   std::vector<std::string> new_heads;

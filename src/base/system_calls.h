@@ -35,6 +35,14 @@ inline int sync_to_medium(int fd, [[maybe_unused]] SystemCalls calls) {
   return ::fsync(fd);
 }
 
+/// The same for a file's content and length, without times and the like. @return 0, or -1 with errno
+inline int sync_content_to_medium(int fd, SystemCalls calls) {
+#if defined(__linux__)
+  if (calls == SystemCalls::kAll) return ::fdatasync(fd);
+#endif
+  return sync_to_medium(fd, calls);
+}
+
 /// A file without a name in the directory. @return -1 with errno; ENOTSUP where there is no such thing
 inline int open_unnamed([[maybe_unused]] int directory, [[maybe_unused]] mode_t mode, SystemCalls calls) {
 #if defined(__linux__)
@@ -54,6 +62,18 @@ inline int open_unnamed([[maybe_unused]] int directory, [[maybe_unused]] mode_t 
 /// The way to a name for an unnamed file leads through /proc, which a container may lack.
 inline std::string path_of_descriptor(int fd) {
   return "/proc/self/fd/" + std::to_string(fd);
+}
+
+/// Gives the file of a descriptor a name, without a path. @return 0, or -1 with errno; ENOENT also where the
+/// process may not
+inline int link_descriptor([[maybe_unused]] int fd, [[maybe_unused]] int directory,
+                           [[maybe_unused]] const char* name) {
+#if defined(__linux__)
+  return ::linkat(fd, "", directory, name, AT_EMPTY_PATH);
+#else
+  errno = ENOENT;
+  return -1;
+#endif
 }
 
 /// Renames unless the new name is taken. @return 0, or -1 with errno; ENOTSUP where it cannot be had in one
@@ -102,6 +122,24 @@ inline int preallocate([[maybe_unused]] int fd, [[maybe_unused]] off_t size_byte
 inline void start_write_back([[maybe_unused]] int fd, [[maybe_unused]] SystemCalls calls) {
 #if defined(__linux__)
   if (calls == SystemCalls::kAll) (void)::sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+#endif
+}
+
+/// Begins to bring a range into memory, without waiting. A hint as well.
+inline void start_read_ahead([[maybe_unused]] int fd, [[maybe_unused]] off_t offset,
+                             [[maybe_unused]] off_t length, [[maybe_unused]] SystemCalls calls) {
+#if defined(__linux__)
+  if (calls == SystemCalls::kAll) (void)::posix_fadvise(fd, offset, length, POSIX_FADV_WILLNEED);
+#endif
+}
+
+/// An open file once more, for writing past the page cache. @return -1 with errno where that is not to be had
+inline int open_direct([[maybe_unused]] const char* path) {
+#if defined(__linux__)
+  return ::open(path, O_WRONLY | O_DIRECT | O_CLOEXEC);
+#else
+  errno = ENOTSUP;
+  return -1;
 #endif
 }
 

@@ -29,6 +29,9 @@ set(CPACK_DEBIAN_DEVEL_PACKAGE_NAME ${KVPACK_PACKAGE_devel})
 set(CPACK_DEBIAN_DEVEL_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVEL_PACKAGE_DEPENDS
   "${KVPACK_PACKAGE_runtime} (= ${PROJECT_VERSION}), libssl-dev, nlohmann-json3-dev, libsqlite3-dev")
+if(KVPACK_HAS_URING)  # The static library does not bring it along.
+  string(APPEND CPACK_DEBIAN_DEVEL_PACKAGE_DEPENDS ", liburing-dev")
+endif()
 set(CPACK_COMPONENT_DEVEL_DESCRIPTION "KV caches saved and given back exactly: headers and C++ library")
 set(CPACK_DEBIAN_TOOL_PACKAGE_NAME ${KVPACK_PACKAGE_tool})
 set(CPACK_DEBIAN_TOOL_PACKAGE_SECTION utils)

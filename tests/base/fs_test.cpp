@@ -173,6 +173,15 @@ TEST_P(AnyFileSystem, UnnamedFileAppearsOnlyByItsLinkAndNeverReplaces) {
   EXPECT_EQ(content(*directory_, "taken"), bytes_of("other"));
 }
 
+TEST_P(AnyFileSystem, AnUnnamedFileWhoseNameWasRemovedGetsNoOther) {
+  auto file = *directory_->create_unnamed();
+  if (file == nullptr) return;  // is_portable
+  ASSERT_TRUE(directory_->link_unnamed(*file, "a").has_value());
+  ASSERT_TRUE(directory_->unlink("a").has_value());
+  EXPECT_EQ(directory_->link_unnamed(*file, "b").error().code, ErrorCode::kNotFound);
+  EXPECT_TRUE(names_in(*directory_).empty());
+}
+
 TEST_P(AnyFileSystem, LinksAndRenames) {
   put("a", "one");
   put("b", "two");

@@ -113,10 +113,20 @@ TEST(GroupPublication, OnceAHeadHasItsNameEverythingStays) {
   EXPECT_TRUE(publish(*root).has_value());
 }
 
-TEST(GroupPublication, EveryFailedCallLeavesAllOrNothing) {
+/// Without a queue, and with those that do things in one order and another.
+class EveryQueue : public ::testing::TestWithParam<int> {
+ protected:
+  static void configure(FakeFileSystem& fs) {
+    fs.support_queue(GetParam() >= 0, static_cast<std::uint32_t>(std::max(0, GetParam())));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(GroupPublication, EveryQueue, ::testing::Values(-1, 0, 7));
+
+TEST_P(EveryQueue, EveryFailedCallLeavesAllOrNothing) {
   std::size_t failures = 0;
   for (std::size_t k = 0;; ++k) {
     FakeFileSystem fs;
+    configure(fs);
     auto root = root_of(fs);
     const std::size_t begin = fs.operation_count();
     fs.fail_operation(k, EIO);
@@ -136,8 +146,9 @@ TEST(GroupPublication, EveryFailedCallLeavesAllOrNothing) {
   EXPECT_GE(failures, 15U);
 }
 
-TEST(GroupPublication, EveryPowerCutLeavesNoHeadWithoutItsObjects) {
+TEST_P(EveryQueue, EveryPowerCutLeavesNoHeadWithoutItsObjects) {
   FakeFileSystem fs;
+  configure(fs);
   auto root = root_of(fs);
   std::size_t images = 0;
   std::size_t with_head = 0;

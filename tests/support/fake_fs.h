@@ -4,6 +4,10 @@
 // The model of a power cut: a file has the content of its last successful sync, or what was written since,
 // torn or zeroed; a name has any of the values it took since the last sync of its directory, independently of
 // every other name. A failed sync makes later syncs of that file worthless.
+//
+// With a queue, what has begun happens when somebody waits, in an order of its own: a write may come after
+// everything that was begun later, and a sync before the write that it was meant for. What has begun and not
+// happened may be in the file after a crash, each write for itself.
 #pragma once
 
 #include <algorithm>
@@ -44,6 +48,15 @@ class FakeFileSystem final : public FileSystem {
   void support_unnamed_files(bool yes) { state_->unnamed_files = yes; }
   void support_exclusive_rename(bool yes) { state_->exclusive_rename = yes; }
   void limit_transfers(std::size_t max_bytes) { state_->max_transfer_bytes = max_bytes; }
+  // A queue for every file, and the order in which it does things: `seed` 0 is the last one first.
+  void support_queue(bool yes, std::uint32_t seed = 0) {
+    state_->queue = yes;
+    state_->queue_seed = seed;
+  }
+  // How many files the queue writes before it refuses to. What is under way then is done all the same.
+  void limit_queued_writes(std::size_t count) { state_->queued_writes_left = count; }
+  // Operations of a queue that have begun and not happened yet.
+  std::size_t under_way() const { return state_->under_way.size(); }
 
   // The k-th operation from now on (0 is the next one) fails with `error_number`, once.
   void fail_operation(std::size_t k, int error_number) {
@@ -114,6 +127,14 @@ class FakeFileSystem final : public FileSystem {
     next.time_ns = state_->time_ns;
     next.unnamed_files = state_->unnamed_files;
     next.exclusive_rename = state_->exclusive_rename;
+    next.queue = state_->queue;
+    next.queue_seed = state_->queue_seed;
+    next.next_begun = state_->next_begun;
+    for (const auto& [number, begun] : state_->under_way) {
+      Begun& copy = next.under_way[number] = begun;
+      copy.kept.assign(begun.bytes().begin(), begun.bytes().end());
+      copy.queue = nullptr;
+    }
     next.ignored_sync = state_->ignored_sync;
     recount_links(next);
     return image;
@@ -133,6 +154,10 @@ class FakeFileSystem final : public FileSystem {
     FakeFileSystem image = after_kill();
     State& next = *image.state_;
     next.ignored_sync = nullptr;
+    // Only of files that can be seen: the others are many, and gone.
+    for (const auto& [number, begun] : std::exchange(next.under_way, {}))
+      if (begun.verb == "write" && next.inodes[begun.inode].links != 0 && choose(2) == 1)
+        next.inodes[begun.inode].put(begun.offset, begun.bytes());
     for (auto& [id, inode] : next.inodes) {
       if (inode.kind == FileKind::kDirectory) cut_names(inode, choose);
       if (inode.kind == FileKind::kRegular) cut_content(inode, choose);
@@ -190,10 +215,30 @@ class FakeFileSystem final : public FileSystem {
     Bytes data{};
     Bytes durable{};
     bool sync_failed = false;
+    bool was_linked = false;  // of a file that was made without a name
     std::map<std::string, std::uint64_t> entries{};
     // For each name changed since the last sync, the values it had before (0: none), oldest first.
     std::map<std::string, std::vector<std::uint64_t>> past{};
     std::map<const void*, LockMode> locks{};
+
+    void put(std::uint64_t offset, ByteSpan bytes) {
+      const std::size_t end = static_cast<std::size_t>(offset) + bytes.size();
+      if (data.size() < end) data.resize(end);
+      std::ranges::copy(bytes, data.begin() + static_cast<std::ptrdiff_t>(offset));
+    }
+  };
+
+  // What a queue has begun. The bytes are looked at when it happens, not before.
+  struct Begun {
+    std::string verb;
+    std::string path;
+    std::uint64_t inode = 0;
+    std::uint64_t offset = 0;
+    ByteSpan memory{};
+    std::uint64_t tag = 0;
+    const void* queue = nullptr;
+    Bytes kept{};  // in an image, for which nobody keeps the memory
+    ByteSpan bytes() const { return kept.empty() ? memory : ByteSpan(kept); }
   };
 
   struct State {
@@ -205,6 +250,11 @@ class FakeFileSystem final : public FileSystem {
     bool unnamed_files = true;
     bool exclusive_rename = true;
     std::size_t max_transfer_bytes = std::numeric_limits<std::size_t>::max();
+    bool queue = false;
+    std::uint32_t queue_seed = 0;
+    std::size_t queued_writes_left = std::numeric_limits<std::size_t>::max();
+    std::uint64_t next_begun = 0;
+    std::map<std::uint64_t, Begun> under_way;
     std::size_t operation_count = 0;
     std::map<std::size_t, int> faults;
     std::map<std::string, int> verb_faults;
@@ -225,6 +275,31 @@ class FakeFileSystem final : public FileSystem {
       if (error_number == 0) return success();
       if (operation.verb == "sync") inodes[operation.inode].sync_failed = true;
       return os_error(error_number, operation.verb, operation.path);
+    }
+    Result<std::size_t> write(const std::string& path, std::uint64_t id, std::uint64_t offset,
+                              ByteSpan bytes) {
+      KVPACK_TRY(begin({"write", path, id, offset, bytes.size()}));
+      const std::scoped_lock lock(mutex);
+      Inode& inode = inodes[id];
+      const std::size_t n = std::min(bytes.size(), max_transfer_bytes);
+      inode.put(offset, bytes.first(n));
+      inode.modification_time_ns = time_ns;
+      return n;
+    }
+    Status sync(const std::string& path, std::uint64_t id) {
+      KVPACK_TRY(begin({"sync", path, id}));
+      const std::scoped_lock lock(mutex);
+      Inode& inode = inodes[id];
+      if (ignored_sync && ignored_sync({"sync", path, id})) return success();
+      if (!inode.sync_failed) inode.durable = inode.data;
+      return success();
+    }
+    Status sync_directory(const std::string& path, std::uint64_t id) {
+      KVPACK_TRY(begin({"sync directory", path, id}));
+      const std::scoped_lock lock(mutex);
+      if (ignored_sync && ignored_sync({"sync directory", path, id})) return success();
+      inodes[id].past.clear();
+      return success();
     }
     void set_entry(Inode& directory, const std::string& name, std::uint64_t id) {
       const auto old = directory.entries.find(name);
@@ -290,15 +365,7 @@ class FakeFileSystem final : public FileSystem {
       return n;
     }
     Result<std::size_t> write_some(std::uint64_t offset, ByteSpan bytes) override {
-      KVPACK_TRY(state_->begin({"write", path_, id_, offset, bytes.size()}));
-      const std::scoped_lock lock(state_->mutex);
-      Inode& inode = state_->inodes[id_];
-      const std::size_t n = std::min(bytes.size(), state_->max_transfer_bytes);
-      const std::size_t end = static_cast<std::size_t>(offset) + n;
-      if (inode.data.size() < end) inode.data.resize(end);
-      std::ranges::copy(bytes.first(n), inode.data.begin() + static_cast<std::ptrdiff_t>(offset));
-      inode.modification_time_ns = state_->time_ns;
-      return n;
+      return state_->write(path_, id_, offset, bytes);
     }
     Status truncate(std::uint64_t size_bytes) override {
       KVPACK_TRY(state_->begin({"truncate", path_, id_, size_bytes}));
@@ -309,14 +376,7 @@ class FakeFileSystem final : public FileSystem {
     Status preallocate(std::uint64_t size_bytes) override {
       return state_->begin({"preallocate", path_, id_, 0, size_bytes});
     }
-    Status sync() override {
-      KVPACK_TRY(state_->begin({"sync", path_, id_}));
-      const std::scoped_lock lock(state_->mutex);
-      Inode& inode = state_->inodes[id_];
-      if (state_->ignored_sync && state_->ignored_sync({"sync", path_, id_})) return success();
-      if (!inode.sync_failed) inode.durable = inode.data;
-      return success();
-    }
+    Status sync() override { return state_->sync(path_, id_); }
     Result<bool> try_lock(LockMode mode) override {
       KVPACK_TRY(state_->begin({"lock", path_, id_}));
       const std::scoped_lock lock(state_->mutex);
@@ -388,6 +448,8 @@ class FakeFileSystem final : public FileSystem {
       KVPACK_TRY(state_->begin({"link", join_path(path_, name), id}));
       const std::scoped_lock lock(state_->mutex);
       if (entry(name) != 0) return error(EEXIST, "link", name);
+      if (std::exchange(state_->inodes[id].was_linked, true) && state_->inodes[id].links == 0)
+        return error(ENOENT, "link", name);
       state_->set_entry(self(), std::string(name), id);
       return success();
     }
@@ -483,13 +545,12 @@ class FakeFileSystem final : public FileSystem {
       const std::scoped_lock lock(state_->mutex);
       return state_->random++;
     }
-    Status sync() override {
-      KVPACK_TRY(state_->begin({"sync directory", path_, id_}));
-      const std::scoped_lock lock(state_->mutex);
-      if (state_->ignored_sync && state_->ignored_sync({"sync directory", path_, id_})) return success();
-      self().past.clear();
-      return success();
+    Status sync() override { return state_->sync_directory(path_, id_); }
+    std::unique_ptr<FileQueue> make_queue() override {
+      if (!state_->queue) return nullptr;
+      return std::make_unique<FakeQueue>(state_);
     }
+    std::uint64_t id() const { return id_; }
 
    private:
     Inode& self() const { return state_->inodes[id_]; }
@@ -524,6 +585,86 @@ class FakeFileSystem final : public FileSystem {
     std::shared_ptr<State> state_;
     std::uint64_t id_;
     std::string path_;
+  };
+
+  class FakeQueue final : public FileQueue {
+   public:
+    explicit FakeQueue(std::shared_ptr<State> state)
+        : state_(std::move(state)), random_(state_->queue_seed) {}
+    ~FakeQueue() override {
+      const std::scoped_lock lock(state_->mutex);
+      std::erase_if(state_->under_way, [this](const auto& begun) { return begun.second.queue == this; });
+    }
+    // Small, so that the small files of tests take several writes.
+    Sizes sizes() const override {
+      return {.writes = 3, .write_bytes = kAlignment, .syncs = 4, .least_file_bytes = 1};
+    }
+    Result<bool> begin_write(File& file, std::uint64_t offset, ByteSpan data, std::uint64_t tag) override {
+      const std::scoped_lock lock(state_->mutex);
+      if (offset % kAlignment != 0 || data.size() % kAlignment != 0 || data.empty())
+        return os_error(EINVAL, "write", file.path());
+      if (state_->queued_writes_left == 0) return false;
+      --state_->queued_writes_left;
+      add({.verb = "write",
+           .path = file.path(),
+           .inode = static_cast<FakeFile&>(file).id(),
+           .offset = offset,
+           .memory = data,
+           .tag = tag,
+           .queue = this});
+      return true;
+    }
+    Status begin_sync(File& file, std::uint64_t tag) override {
+      const std::scoped_lock lock(state_->mutex);
+      add({.verb = "sync",
+           .path = file.path(),
+           .inode = static_cast<FakeFile&>(file).id(),
+           .tag = tag,
+           .queue = this});
+      return success();
+    }
+    Status begin_sync(Directory& directory, std::uint64_t tag) override {
+      const std::scoped_lock lock(state_->mutex);
+      add({.verb = "sync directory",
+           .path = directory.path(),
+           .inode = static_cast<FakeDirectory&>(directory).id(),
+           .tag = tag,
+           .queue = this});
+      return success();
+    }
+    Result<Done> wait() override {
+      const std::scoped_lock lock(state_->mutex);
+      std::vector<std::uint64_t> ours;
+      for (const auto& [number, begun] : state_->under_way)
+        if (begun.queue == this) ours.push_back(number);
+      if (ours.empty()) return os_error(EINVAL, "wait for", "the queue");
+      const std::size_t pick = random_ == 0 ? ours.size() - 1 : next_random() % ours.size();
+      const Begun begun = state_->under_way.at(ours[pick]);
+      Done done{.tag = begun.tag};
+      if (begun.verb == "write") {
+        const auto written = state_->write(begun.path, begun.inode, begun.offset, begun.bytes());
+        if (written.has_value()) {
+          done.bytes = *written;
+        } else {
+          done.error = written.error();
+        }
+      } else {
+        Status synced = begun.verb == "sync" ? state_->sync(begun.path, begun.inode)
+                                             : state_->sync_directory(begun.path, begun.inode);
+        if (!synced.has_value()) done.error = std::move(synced.error());
+      }
+      state_->under_way.erase(ours[pick]);
+      return done;
+    }
+
+   private:
+    void add(Begun begun) { state_->under_way.emplace(state_->next_begun++, std::move(begun)); }
+    std::size_t next_random() {
+      random_ = random_ * 1'664'525U + 1'013'904'223U;
+      return random_ >> 16;
+    }
+    std::shared_ptr<State> state_;
+    std::uint32_t random_;
   };
 
   Status begin(const char* verb, std::string path, std::uint64_t id) {

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -67,6 +68,9 @@ class File {
   /// Asks for what has been written to be brought to the medium soon, so that a later sync has less to do.
   /// Does not wait, and promises nothing.
   virtual void start_write_back() {}
+  /// Asks for a range to be brought into memory soon, so that reading it waits less. Does not wait, and
+  /// promises nothing.
+  virtual void start_read_ahead(std::uint64_t /*offset*/, std::uint64_t /*length*/) const {}
   /// Content and length are on the medium after success. After a failure they are undefined for good: another
   /// call proves nothing. Says nothing about the file's name.
   virtual Status sync() = 0;
@@ -76,6 +80,49 @@ class File {
   /// @return false when another handle, of this process or not, holds it in the way
   virtual Result<bool> try_lock(LockMode mode) = 0;
   virtual Status unlock() = 0;
+};
+
+class Directory;
+
+/// Operations on open files that are under way while the caller goes on, and whose end is waited for later.
+/// They are done in any order: whoever needs one after another waits in between. A file that is being written
+/// or synced is not closed, read or written otherwise meanwhile. Operations are begun by one thread at a
+/// time, and waited for by one thread at a time, which may be another. base/file_writer.h is the one that
+/// uses it.
+class FileQueue {
+ public:
+  /// Writes begin and end at multiples of this, in the file and in memory.
+  static constexpr std::size_t kAlignment = 4'096;
+
+  /// What pays here.
+  struct Sizes {
+    std::size_t writes = 8;                               ///< Under way at once.
+    std::size_t write_bytes = std::size_t{1} << 20;       ///< Most of one write: a multiple of kAlignment.
+    std::size_t syncs = 16;                               ///< Under way at once.
+    std::size_t least_file_bytes = std::size_t{1} << 19;  ///< Shorter files are better written without it.
+  };
+  /// The end of one operation.
+  struct Done {
+    std::uint64_t tag = 0;
+    std::size_t bytes = 0;         ///< Written, perhaps fewer than wanted.
+    std::optional<Error> error{};  ///< kIo
+    bool again = false;            ///< The error of a write that need not fail without the queue.
+  };
+
+  /// What has begun has ended by then, or never touches the caller's memory again.
+  virtual ~FileQueue() = default;
+  virtual Sizes sizes() const { return {}; }
+
+  /// @param data  stays as it is until the operation has ended
+  /// @return false, and nothing has begun, when this file is not to be written in this way. @error kIo
+  virtual Result<bool> begin_write(File& file, std::uint64_t offset, ByteSpan data, std::uint64_t tag) = 0;
+  /// As File::sync and Directory::sync. @error kIo nothing has begun
+  virtual Status begin_sync(File& file, std::uint64_t tag) = 0;
+  virtual Status begin_sync(Directory& directory, std::uint64_t tag) = 0;
+
+  /// Waits until one operation has ended. @pre one is under way
+  /// @error kIo nothing will be known any more of what is under way
+  virtual Result<Done> wait() = 0;
 };
 
 /// An open directory. Usable from several threads at once. `name` is always one component.
@@ -125,6 +172,10 @@ class Directory {
   virtual Result<std::uint64_t> random_bits() = 0;
   /// The names in this directory are on the medium after success; not its own name, not the files' content.
   virtual Status sync() = 0;
+
+  /// A queue for files and directories of the same file system object.
+  /// @return null where there is none, or none is wanted
+  virtual std::unique_ptr<FileQueue> make_queue() { return nullptr; }
 };
 
 class FileSystem {
@@ -148,16 +199,39 @@ enum class SystemCalls : std::uint8_t {
 /// program that runs with more rights than who started it.
 SystemCalls wanted_system_calls() noexcept;
 
+/// How the files of the operating system are written.
+enum class FileIo : std::uint8_t {
+  kPlain,   ///< One system call after the other.
+  kCached,  ///< Into the page cache, and to the medium by io_uring: many syncs at once.
+  kDirect,  ///< All of it by io_uring, long files past the page cache.
+};
+
+/// What is used, and why, for people to read.
+struct FileIoChoice {
+  FileIo io = FileIo::kPlain;
+  std::string reason{};
+};
+
+/// How this process writes files, chosen at first use: directly, unless the environment variable KVPACK_IO
+/// says `cached` or `plain`. Where the library was built without liburing, or the kernel forbids io_uring, as
+/// in many containers, everything is plain. The variable is not read by a program with more rights than who
+/// started it. docs/operations.md §Writing files
+const FileIoChoice& machine_file_io();
+
 /// The operating system's. Immutable: usable from any thread, and one serves all.
 class SystemFileSystem final : public FileSystem {
  public:
-  explicit SystemFileSystem(SystemCalls calls = wanted_system_calls()) noexcept : calls_(calls) {}
+  /// @param io  nothing: machine_file_io(). Without all calls it is always plain
+  explicit SystemFileSystem(SystemCalls calls = wanted_system_calls(),
+                            std::optional<FileIo> io = std::nullopt) noexcept
+      : calls_(calls), io_(io) {}
 
   Result<std::unique_ptr<Directory>> open_directory(std::string_view path, Links links) override;
   Result<std::unique_ptr<File>> open_file(std::string_view path, Links links) override;
 
  private:
   SystemCalls calls_;
+  std::optional<FileIo> io_{};
 };
 
 /// A place that a person's path names: the directory, open, and one component in it, which need not exist.

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kvpack/base/fs.h"
+#include "kvpack/base/file_writer.h"
 
 namespace kvpack {
 
@@ -52,7 +52,8 @@ class Publication final : public Append {
   std::unique_ptr<File> file_;
   std::string partial_;  ///< Empty for a file without a name.
   FileAppend sink_;
-  bool closed_ = false;  ///< An append failed, or commit was called.
+  std::uint64_t written_back_ = 0;  ///< Bytes whose way to the medium has begun.
+  bool closed_ = false;             ///< An append failed, or commit was called.
 };
 
 /// One directory on its way: fill `directory()`, then commit. It is built beside its place under the name
@@ -87,7 +88,7 @@ class DirectoryPublication {
 
 /// Several files on their way into one directory in which others may be publishing the same ones: objects,
 /// and heads that name them. Whoever finds a head finds the objects too, also after a power cut. The files
-/// are staged in a hidden directory inside, which goes when the publication does.
+/// are staged in a hidden directory inside, which goes when the publication does, and synced many at a time.
 class GroupPublication {
  public:
   /// @param directory  must outlive the publication
@@ -113,13 +114,23 @@ class GroupPublication {
   std::size_t file_count() const noexcept { return objects_.size() + heads_.size(); }
 
  private:
+  /// What is written and not synced yet.
+  struct Unsynced {
+    explicit Unsynced(Directory& directory) : writer(directory) {}
+    FileWriter writer;
+    FileBatch files{writer};
+  };
+
   GroupPublication(Directory& directory, DirectoryPublication staging)
-      : directory_(&directory), staging_(std::move(staging)) {}
+      : directory_(&directory),
+        staging_(std::move(staging)),
+        unsynced_(std::make_unique<Unsynced>(directory)) {}
   Status stage(std::string_view name, ByteSpan bytes, std::vector<std::string>& names);
   Status name_all(const std::vector<std::string>& names, std::vector<std::string>& fresh);
 
   Directory* directory_;
   DirectoryPublication staging_;
+  std::unique_ptr<Unsynced> unsynced_;
   std::vector<std::string> objects_{};
   std::vector<std::string> heads_{};
   bool closed_ = false;
