@@ -14,6 +14,8 @@ constexpr std::size_t kCompareWindowBytes = std::size_t{64} << 10;
 /// A random name is not taken, and a target does not come and go; both end in an error all the same.
 constexpr int kMaxNameAttempts = 16;
 constexpr int kMaxLinkAttempts = 4;
+/// Directories that are open at once, of the many that a batch may have.
+constexpr std::size_t kMaxOpenShards = 16;
 
 struct NamedPartial {
   std::unique_ptr<File> file;
@@ -166,6 +168,32 @@ Status link_object(StoreContext& context, Directory& shard, StagedObject& object
   return target_error(object, "existing immutable target has different bytes");
 }
 
+/// The objects of a batch by the directory that they are linked into.
+using ShardsOfBatch = std::map<std::pair<ObjectKind, std::string>, std::vector<StagedObject*>>;
+
+Status sync_files(StoreContext& context, std::span<StagedObject> objects, unsigned threads) {
+  std::vector<File*> files;
+  files.reserve(objects.size());
+  for (const StagedObject& object : objects) files.push_back(&object.file.file());
+  return context.files.writer().sync(files, threads);
+}
+
+Status sync_shards(StoreContext& context, const ShardsOfBatch& shards, unsigned threads) {
+  std::vector<std::unique_ptr<Directory>> open;
+  std::vector<Directory*> together;
+  for (auto at = shards.begin(); at != shards.end();) {
+    const auto& [kind, name] = at->first;
+    KVPACK_TRY_ASSIGN(auto shard, context.files.objects(kind).open_directory(name));
+    together.push_back(shard.get());
+    open.push_back(std::move(shard));
+    if (++at != shards.end() && open.size() < kMaxOpenShards) continue;
+    KVPACK_TRY(context.files.writer().sync(std::span<Directory* const>(together), threads));
+    together.clear();
+    open.clear();
+  }
+  return success();
+}
+
 }  // namespace
 
 StagedFile::StagedFile(StoreContext& context, std::unique_ptr<File> file, std::string partial,
@@ -199,7 +227,10 @@ void StagedFile::discard() noexcept {
   // Best effort: opening moves what stays to quarantine.
   if (!partial_.empty()) (void)context_->files.partials().unlink(partial_);
   partial_.clear();
-  if (file_ != nullptr) --context_->staged_files;
+  if (file_ != nullptr) {
+    context_->files.writer().forget(*file_);
+    --context_->staged_files;
+  }
   file_.reset();
 }
 
@@ -212,13 +243,7 @@ Result<StagedFile> StagedFile::write(StoreContext& context, std::span<const Byte
     name = std::move(partial.name);
   }
   StagedFile staged(context, std::move(file), std::move(name), sum_of_sizes(pieces));
-  KVPACK_TRY(staged.file_->preallocate(staged.size_bytes_));
-  std::uint64_t at = 0;
-  for (const ByteSpan piece : pieces) {
-    KVPACK_TRY(write_all(*staged.file_, at, piece));
-    at += piece.size();
-  }
-  staged.file_->start_write_back();
+  KVPACK_TRY(context.files.writer().write(*staged.file_, pieces));
   return staged;
 }
 
@@ -243,9 +268,9 @@ Result<bool> object_is_whole(const StoreContext& context, ObjectKind kind, const
   return Error(facts.error());
 }
 
-Status link_objects(StoreContext& context, std::span<StagedObject> objects) {
-  for (StagedObject& object : objects) KVPACK_TRY(object.file.sync());
-  std::map<std::pair<ObjectKind, std::string>, std::vector<StagedObject*>> shards;
+Status link_objects(StoreContext& context, std::span<StagedObject> objects, unsigned threads) {
+  KVPACK_TRY(sync_files(context, objects, threads));
+  ShardsOfBatch shards;
   for (StagedObject& object : objects) shards[{object.kind, shard_name(object.id)}].push_back(&object);
   for (const auto& [place, members] : shards) KVPACK_TRY(context.files.make_shard(place.first, place.second));
   KVPACK_TRY(context.files.sync_new_shards());
@@ -259,11 +284,8 @@ Status link_objects(StoreContext& context, std::span<StagedObject> objects) {
     }
   }
   // All are linked before any directory is synced, so that one commit of the file system's journal serves
-  // all. Directories are not kept open meanwhile: a batch has too many.
-  for (const auto& [place, members] : shards) {
-    KVPACK_TRY_ASSIGN(const auto shard, context.files.objects(place.first).open_directory(place.second));
-    KVPACK_TRY(shard->sync());
-  }
+  // all.
+  KVPACK_TRY(sync_shards(context, shards, threads));
   if (partials_dirty) KVPACK_TRY(context.files.partials().sync());
   return success();
 }

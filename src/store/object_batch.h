@@ -18,7 +18,7 @@ inline constexpr std::size_t kMaxStagedFiles = 512;
 /// one. It is gone with its owner unless it has been linked. Must not outlive the store.
 class StagedFile {
  public:
-  /// Reserves room, then writes. The file is not synced.
+  /// Reserves room, then writes, or begins to (FileWriter). The file is not synced.
   /// @param pieces  the object, in order
   static Result<StagedFile> write(StoreContext& context, std::span<const ByteSpan> pieces);
   static Result<StagedFile> write(StoreContext& context, ByteSpan bytes) {
@@ -29,11 +29,10 @@ class StagedFile {
   StagedFile& operator=(StagedFile&& other) noexcept;
   ~StagedFile();
 
-  const File& file() const noexcept { return *file_; }
+  /// Not to be read before it has been synced.
+  File& file() const noexcept { return *file_; }
   std::uint64_t size_bytes() const noexcept { return size_bytes_; }
 
-  /// Call once: after a failure nothing is known about the content.
-  Status sync() { return file_->sync(); }
   /// Gives the file a name in `shard`. Never replaces. @error kExpectation the name is taken
   Status link_into(Directory& shard, std::string_view name);
   /// Removes the temporary name and closes. @return whether there was a name, so that `partials/` needs a
@@ -69,9 +68,10 @@ Result<bool> object_is_whole(const StoreContext& context, ObjectKind kind, const
 /// been planned and the plan committed. What lies in an object's place already is adopted when it is equal,
 /// or is a pack that authenticates as the same manifest; otherwise it is damaged and moved to quarantine. The
 /// temporary files are gone afterwards. An error leaves some of the objects linked.
+/// @param threads  how many may sync where the system has no queue for it
 /// @error kAuthentication `existing immutable target has different bounds` (no regular file),
 ///        `existing immutable target has different bytes` (damage that this handle must not move); kIo
 ///        kCatalog
-Status link_objects(StoreContext& context, std::span<StagedObject> objects);
+Status link_objects(StoreContext& context, std::span<StagedObject> objects, unsigned threads = 1);
 
 }  // namespace kvpack::store

@@ -6,6 +6,7 @@
 
 #include "kvpack/crypto/sha256_machine.h"
 #include "store/piece_queue.h"
+#include "store/read_ahead.h"
 #include "store/restore_plan.h"
 #include "store/store_objects.h"
 #include "store/stored_chunks.h"
@@ -121,6 +122,7 @@ class ChunkRestore {
         plan_(plan),
         sink_(sink),
         objects_(context.files),
+        ahead_(context.files, plan.operations().chunks()),
         cancel_(request.cancel),
         placed_(request, plan.operations()) {}
 
@@ -192,6 +194,7 @@ class ChunkRestore {
 
   Status restore_group(const detail::ReadGroup& group, ChunkReader& reader, PieceQueue* queue) {
     KVPACK_TRY(check_not_cancelled(cancel_));
+    ahead_.reach(group.first);
     std::array<ChunkRead, kMaxChunkReads> all{};
     for (std::size_t i = 0; i < group.count; ++i) {
       const ChainChunk& chunk = plan_.operations().chunks()[group.first + i];
@@ -242,6 +245,7 @@ class ChunkRestore {
   const AuthenticatedPlan& plan_;
   RestoreSink& sink_;
   StoreObjects objects_;
+  ReadAhead ahead_;
   std::stop_token cancel_;
   PlacedBytes placed_;
   std::vector<MutableByteSpan> lent_{};

@@ -65,6 +65,7 @@ Result<StoreFiles> StoreFiles::open_or_create(FileSystem& fs, const std::string&
     KVPACK_TRY_ASSIGN(*place, open_private(*files.objects_, name, create));
   }
   KVPACK_TRY_ASSIGN(files.pins_, open_private(*files.root_, "pins", create));
+  files.writer_ = std::make_unique<FileWriter>(*files.partials_);
   return files;
 }
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <mutex>
 
-#include "kvpack/base/fs.h"
+#include "kvpack/base/file_writer.h"
 #include "kvpack/core/ids.h"
 #include "store/schema.h"
 
@@ -54,6 +54,8 @@ class StoreFiles {
   Directory& quarantine() const noexcept { return *quarantine_; }
   Directory& pins() const noexcept { return *pins_; }
   Directory& objects() const noexcept { return *objects_; }
+  /// What objects are written and synced with.
+  FileWriter& writer() const noexcept { return *writer_; }
   Directory& objects(ObjectKind kind) const noexcept {
     return kind == ObjectKind::kChunk ? *chunks_ : *manifests_;
   }
@@ -88,6 +90,7 @@ class StoreFiles {
   static Result<StoreFiles> open_or_create(FileSystem& fs, const std::string& root, bool create);
   std::unique_ptr<Directory> root_, objects_, chunks_, manifests_, partials_, uploads_, quarantine_, pins_;
   std::unique_ptr<NewShards> new_shards_ = std::make_unique<NewShards>();
+  std::unique_ptr<FileWriter> writer_{};  ///< Ends before the directories do.
 };
 
 /// A directory of ours: owned by the effective user, no bit for group or others.

@@ -113,7 +113,7 @@ class Upload::Session {
   bool is_replay() const noexcept { return reservation_.is_replay; }
   const Id32& head_id() const noexcept { return reservation_.head_id; }
   std::uint64_t settled_records() const noexcept { return settled_records_; }
-  void set_parallelism(unsigned threads) noexcept { links_beside_ = threads > 1; }
+  void set_parallelism(unsigned threads) noexcept { threads_ = threads; }
 
   /// A search that fails has changed nothing: chunks before this one can still be put, so that the error that
   /// counts is the first chunk's, however many threads there are.
@@ -211,11 +211,11 @@ class Upload::Session {
   std::atomic<bool> poisoned_{false};
   bool published_ = false;
   bool ended_ = false;
-  bool links_beside_ = false;  ///< Full batches are linked while the next is filled.
-  Batch staged_{};             ///< In temporary files, being filled.
-  BackgroundTask linking_{};   ///< While it runs, what follows and what is counted above is its own.
-  Batch full_{};               ///< In temporary files, not planned.
-  Batch linked_{};             ///< Planned and linked, not settled.
+  unsigned threads_ = 1;      ///< Above 1, full batches are linked while the next is filled.
+  Batch staged_{};            ///< In temporary files, being filled.
+  BackgroundTask linking_{};  ///< While it runs, what follows and what is counted above is its own.
+  Batch full_{};              ///< In temporary files, not planned.
+  Batch linked_{};            ///< Planned and linked, not settled.
   std::vector<StoreFault> faults_{};
   std::uint64_t shared_bytes_ = 0;  ///< Not counted yet.
 
@@ -418,7 +418,7 @@ void Upload::Session::tell_faults() {
 Status Upload::Session::flush() {
   KVPACK_TRY(linking_.wait());
   full_ = std::exchange(staged_, Batch());
-  if (!links_beside_) return link_full_batch();
+  if (threads_ == 1) return link_full_batch();
   linking_.begin([this] { return link_full_batch(); });
   return success();
 }
@@ -443,7 +443,7 @@ Status Upload::Session::link_full_batch() {
   context_.counters.add(Counter::kSaveBytesShared, std::exchange(shared_bytes_, 0));
   linked_ = Batch();
   full_ = Batch();
-  KVPACK_TRY(link_objects(context_, to_link->objects));
+  KVPACK_TRY(link_objects(context_, to_link->objects, threads_));
   linked_ = *std::move(to_link);
   linked_.objects.clear();
   return success();
@@ -464,7 +464,7 @@ Status Upload::Session::link_manifests(const std::vector<ManifestToPublish>& man
     // Many packs are linked in several batches, for the sake of descriptors.
     if (packs.size() == kMaxBatchObjects || context_.staged_files >= kMaxStagedFiles ||
         &entry == &manifests.back()) {
-      KVPACK_TRY(link_objects(context_, packs));
+      KVPACK_TRY(link_objects(context_, packs, threads_));
       for (const StagedObject& pack : packs) file_bytes.push_back(pack.file_bytes);
       packs.clear();
     }

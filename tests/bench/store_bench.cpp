@@ -9,7 +9,12 @@
 //                nothing else
 //   x_slower     the save over the slower of these two; to reach: 0.7
 //   x_hash       of the restore, from the page cache and with all checks; to reach: 0.8
+//   x_read       of the restore from the disk: speed over reading the same files on one thread, and nothing
+//                else; both after the page cache was asked to drop them
 //   sha256_gain  one SHA-256 pass on two threads over one; below 1.7 the result is inconclusive
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -188,7 +193,7 @@ void write_only(Store& store, std::span<const SavedObject> objects) {
 }
 
 // Variants that every benchmark here has in front.
-enum : std::size_t { kOneThread, kTwoThreads, kHash, kMeasured, kWrite };
+enum : std::size_t { kOneThread, kTwoThreads, kHash, kMeasured, kWrite, kRead = kWrite };
 
 std::vector<Variant> hashing() {
   const std::size_t half = std::max<std::size_t>(2, cut().pieces().size() / 2);
@@ -269,8 +274,52 @@ void restore(benchmark::State& state) {
     state.SkipWithError("restored planes differ");
 }
 
+// So that the next one who reads it waits for the disk.
+void drop_from_cache(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || ::fsync(fd) != 0 || ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) != 0) std::abort();
+  ::close(fd);
+}
+
+void read_only(const std::string& path, Bytes& room) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) std::abort();
+  while (::read(fd, room.data(), room.size()) > 0) continue;
+  ::close(fd);
+}
+
+void restore_cold(benchmark::State& state) {
+  FreshStore fresh;
+  must(kvpack::save(*fresh.store, cut().request(), cut().planes()));
+  std::vector<std::string> paths;
+  for (const SavedObject& object : saved_objects(*fresh.store))
+    paths.push_back(fresh.store->context().files.object_path(object.kind, object.id));
+  const auto drop = [&] { std::ranges::for_each(paths, drop_from_cache); };
+  PlaneSink sink;
+  Bytes room(std::size_t{4} << 20);
+  std::vector<Variant> variants = hashing();
+  variants.push_back({[&] {
+                        auto restored = must(
+                            restore_deepest(*fresh.store, cut().query(), sink, {.parallelism = kThreads}));
+                        must(restored.restored.value().hold.release());
+                      },
+                      drop});
+  variants.push_back({[&] {
+                        for (const std::string& path : paths) read_only(path, room);
+                      },
+                      drop});
+  Rounds rounds(std::move(variants), wall_seconds);
+  rounds.run(state, kMeasured);
+  report(state, rounds);
+  state.counters["x_read"] = rounds.seconds(kRead) / rounds.seconds(kMeasured);
+  state.counters["read_spread"] = rounds.spread(kRead);
+  if (rounds.spread(kRead) > kMostSpread)
+    state.SetLabel("inconclusive: reading alone moves by more than 1.6");
+}
+
 BENCHMARK(save)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(kRounds);
 BENCHMARK(restore)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(kRounds);
+BENCHMARK(restore_cold)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(kRounds);
 
 }  // namespace
 }  // namespace kvpack::bench

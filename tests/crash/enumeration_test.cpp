@@ -1,9 +1,11 @@
 // A save, an eviction and a collection, interrupted at every operation, by a kill or by a power cut; and the
-// recovery from each of these states interrupted in turn. KVPACK_LONG_TESTS=1 tries more combinations.
+// recovery from each of these states interrupted in turn. KVPACK_LONG_TESTS=1 tries more combinations, and
+// more ways of writing files.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 
 #include "crash/crash_recorder.h"
 #include "kvpack/store/restore.h"
@@ -75,6 +77,8 @@ struct Variant {
   bool unnamed_files = true;
   bool exclusive_rename = true;
   bool encrypt = false;
+  // Writes and syncs begin together and happen in an order of their own.
+  std::optional<std::uint32_t> queue_seed{};
   // A rule of the protocol that is switched off: the enumeration must then find states that are wrong.
   std::function<bool(const Operation&)> ignored_syncs{};
   Phase ignored_from = kSaving;  // when that begins
@@ -97,6 +101,7 @@ class Enumeration {
     }
     files_.support_unnamed_files(variant_.unnamed_files);
     files_.support_exclusive_rename(variant_.exclusive_rename);
+    if (variant_.queue_seed) files_.support_queue(true, *variant_.queue_seed);
   }
 
   void run() {
@@ -280,11 +285,20 @@ TEST_P(EveryCrash, LeavesTheOldGenerationWholeAndTheNewOneWholeOrAbsent) {
   EXPECT_TRUE(e.wrong.empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Protocols, EveryCrash,
-    ::testing::Values(Variant{.name = "portable_calls", .unnamed_files = false, .exclusive_rename = false},
-                      Variant{.name = "unnamed_temporaries"}, Variant{.name = "encrypted", .encrypt = true}),
-    [](const auto& param) { return param.param.name; });
+// With a queue, writes and syncs of a batch happen in an order of their own.
+std::vector<Variant> protocols() {
+  std::vector<Variant> all{{.name = "portable_calls", .unnamed_files = false, .exclusive_rename = false},
+                           {.name = "unnamed_temporaries"},
+                           {.name = "encrypted_queued", .encrypt = true, .queue_seed = 7}};
+  if (std::getenv("KVPACK_LONG_TESTS") == nullptr) return all;
+  all.push_back({.name = "encrypted", .encrypt = true});
+  all.push_back({.name = "queued", .queue_seed = 0});
+  all.push_back({.name = "named_temporaries_queued", .unnamed_files = false, .queue_seed = 7});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Protocols, EveryCrash, ::testing::ValuesIn(protocols()),
+                         [](const auto& param) { return param.param.name; });
 
 // A test of the test: without any one rule there are states that are wrong.
 class WithoutARule : public ::testing::TestWithParam<Variant> {};
@@ -307,6 +321,9 @@ bool is_sync_of_shard(const Operation& o) {
 INSTANTIATE_TEST_SUITE_P(
     Protocols, WithoutARule,
     ::testing::Values(Variant{.name = "no_sync_of_files",
+                              .ignored_syncs = [](const Operation& o) { return o.verb == "sync"; }},
+                      Variant{.name = "no_sync_of_files_queued",
+                              .queue_seed = 0,
                               .ignored_syncs = [](const Operation& o) { return o.verb == "sync"; }},
                       Variant{.name = "no_sync_of_target_directories", .ignored_syncs = is_sync_of_shard},
                       Variant{.name = "no_sync_of_removals_before_their_rows_go",

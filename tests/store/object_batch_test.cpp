@@ -23,11 +23,22 @@ Bytes noise(std::size_t n, unsigned seed) {
   return out;
 }
 
-// A store on a file system in memory, in both ways of making temporary files.
-class ObjectBatch : public ::testing::TestWithParam<bool> {
+// How files are made and written.
+struct Mode {
+  bool unnamed = true;
+  bool queue = false;
+};
+
+std::string name_of_mode(const ::testing::TestParamInfo<Mode>& mode) {
+  return std::string(mode.param.unnamed ? "Unnamed" : "Named") + (mode.param.queue ? "Queued" : "");
+}
+
+// A store on a file system in memory, in both ways of making temporary files, with a queue and without.
+class ObjectBatch : public ::testing::TestWithParam<Mode> {
  protected:
   ObjectBatch() {
-    f_.files.support_unnamed_files(GetParam());
+    f_.files.support_unnamed_files(GetParam().unnamed);
+    f_.files.support_queue(GetParam().queue, 7);
     store_ = f_.create();
     f_.files.clear_log();
   }
@@ -56,8 +67,10 @@ class ObjectBatch : public ::testing::TestWithParam<bool> {
   std::unique_ptr<Store> store_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Temporaries, ObjectBatch, ::testing::Bool(),
-                         [](const auto& mode) { return mode.param ? "Unnamed" : "Named"; });
+INSTANTIATE_TEST_SUITE_P(Temporaries, ObjectBatch,
+                         ::testing::Values(Mode{true, false}, Mode{false, false}, Mode{true, true},
+                                           Mode{false, true}),
+                         name_of_mode);
 
 TEST_P(ObjectBatch, EverythingIsSyncedInTheOrderThatAPowerCutNeeds) {
   Id32 first = planted_id(1);
@@ -67,7 +80,7 @@ TEST_P(ObjectBatch, EverythingIsSyncedInTheOrderThatAPowerCutNeeds) {
   third.bytes[0] ^= 1;
   std::vector<StagedObject> objects;
   for (const Id32& id : {first, second, third}) objects.push_back(stage(id, noise(8'192, 1)));
-  EXPECT_EQ(f_.files.names(partials()).size(), GetParam() ? 0u : 3u);
+  EXPECT_EQ(f_.files.names(partials()).size(), GetParam().unnamed ? 0u : 3u);
   f_.files.clear_log();
   ASSERT_TRUE(link_objects(context(), objects).has_value());
   std::vector<std::string> verbs;
@@ -79,10 +92,10 @@ TEST_P(ObjectBatch, EverythingIsSyncedInTheOrderThatAPowerCutNeeds) {
   }
   EXPECT_EQ(counts["sync"], 3);
   EXPECT_EQ(counts["link"], 3);
-  EXPECT_EQ(counts["unlink"], GetParam() ? 0 : 3);
+  EXPECT_EQ(counts["unlink"], GetParam().unnamed ? 0 : 3);
   // Two new shards, and their parent once; each shard once; the partials where they had names.
   EXPECT_EQ(counts["make directory"], 2);
-  EXPECT_EQ(counts["sync directory"], GetParam() ? 3 : 4);
+  EXPECT_EQ(counts["sync directory"], GetParam().unnamed ? 3 : 4);
   const auto at = [&](const std::string& what) { return std::ranges::find(verbs, what) - verbs.begin(); };
   EXPECT_LT(at("sync"), at("make directory"));
   const auto last_made = verbs.rend() - std::find(verbs.rbegin(), verbs.rend(), "make directory") - 1;
@@ -90,7 +103,7 @@ TEST_P(ObjectBatch, EverythingIsSyncedInTheOrderThatAPowerCutNeeds) {
   EXPECT_LT(at("sync directory chunks"), at("link"));
   EXPECT_LT(at("link"), at("sync directory " + store::shard_name(first)));
   EXPECT_LT(at("link"), at("sync directory " + store::shard_name(third)));
-  EXPECT_EQ(verbs.back() == "sync directory partials", !GetParam());
+  EXPECT_EQ(verbs.back() == "sync directory partials", !GetParam().unnamed);
   // Whatever a power cut may leave now, the objects are whole.
   const auto image = f_.files.after_power_cut([](std::size_t) { return std::size_t{0}; });
   for (const Id32& id : {first, second, third})
@@ -106,6 +119,7 @@ TEST_P(ObjectBatch, AFileThatIsNotLinkedLeavesNothing) {
   }
   EXPECT_TRUE(f_.files.names(partials()).empty());
   EXPECT_EQ(context().staged_files, 0u);
+  EXPECT_EQ(f_.files.under_way(), 0u);
 }
 
 TEST_P(ObjectBatch, ShortWritesAreContinued) {
@@ -225,8 +239,10 @@ class PackBatch : public ObjectBatch {
   std::string pack_path_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Temporaries, PackBatch, ::testing::Bool(),
-                         [](const auto& mode) { return mode.param ? "Unnamed" : "Named"; });
+INSTANTIATE_TEST_SUITE_P(Temporaries, PackBatch,
+                         ::testing::Values(Mode{true, false}, Mode{false, false}, Mode{true, true},
+                                           Mode{false, true}),
+                         name_of_mode);
 
 TEST_P(PackBatch, APackThatIsSaltedOtherwiseIsAdopted) {
   const Bytes before = *f_.files.file(pack_path_);
@@ -296,6 +312,7 @@ TEST_P(ObjectBatch, AFailureSurfacesAndLeavesNoTemporaryFile) {
         }
       }
       EXPECT_TRUE(f_.files.names(partials()).empty()) << k;
+      EXPECT_EQ(f_.files.under_way(), 0u) << k;
       EXPECT_EQ(context().staged_files, 0u);
       if (!reached) break;
       ASSERT_LT(k, 60u);
