@@ -9,7 +9,7 @@ class Function:
 
     def __init__(self, prototype):
         self.prototype = prototype
-        match = re.match(r"(?P<type>.*?)(?P<name>kvpack_\w+)\((?P<parameters>.*)\)\Z", prototype)
+        match = re.match(r"(?P<type>.*?)(?P<name>(?:llama_)?kvpack_\w+)\((?P<parameters>.*)\)\Z", prototype)
         self.name = match.group("name")
         self.type = match.group("type").strip()
         text = match.group("parameters")
@@ -32,8 +32,8 @@ def comment_text(raw):
 
 
 def declarations(code):
-    """The prototypes that a block exports, without KVPACK_API and the semicolon."""
-    return re.findall(r"^KVPACK_API (.*?);", code, re.DOTALL | re.MULTILINE)
+    """The prototypes that a block exports, without the export macro and the semicolon."""
+    return re.findall(r"^(?:LLAMA_)?KVPACK_API (.*?);", code, re.DOTALL | re.MULTILINE)
 
 
 def blocks_of(path):
