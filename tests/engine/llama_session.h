@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "kvpack/muse/live_session.h"
-#include "llama/muse_snapshot.h"
 #include "llama.h"
+#include "llama/muse_snapshot.h"
 
 namespace kvpack::llama_cpp {
 

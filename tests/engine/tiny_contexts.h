@@ -30,6 +30,7 @@ inline constexpr std::uint32_t kBatchTokens = 64;
 // With a window of 32 and batches of 64 the sliding layers have 256 places. At 270 tokens they have been
 // round once, and the window lies across the seam.
 inline constexpr std::size_t kShortTokens = 100, kWrappedTokens = 270;
+inline constexpr std::array kLengths{kShortTokens, kWrappedTokens};
 inline constexpr std::size_t kSteps = 4;
 
 struct FreeModel {
