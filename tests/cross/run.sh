@@ -19,7 +19,7 @@ done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-openssl=${KVPACK_CROSS_OPENSSL:-$work/openssl}
+openssl=$(realpath -m "${KVPACK_CROSS_OPENSSL:-$work/openssl}")
 architectures=()
 for machine in "${machines[@]}"; do architectures+=("${debian[$machine]}"); done
 bash "$here/openssl.sh" "$openssl" "${architectures[@]}"
@@ -28,8 +28,9 @@ bash "$here/openssl.sh" "$openssl" "${architectures[@]}"
 mkdir -p "$work/headers"
 ln -s /usr/include/nlohmann "$work/headers/nlohmann"
 
-sources=(src/base/fs.cpp src/base/host.cpp src/base/publish.cpp src/base/clock.cpp src/crypto/sha256_machine.cpp
-  src/crypto/sha256_sets.cpp src/net/replay_ledger.cpp src/net/private_file.cpp)
+cd "$source"
+sources=(src/base/*.cpp src/crypto/sha256_machine.cpp src/crypto/sha256_sets.cpp src/net/replay_ledger.cpp
+  src/net/private_file.cpp)
 
 # compile MACHINE: the endpoints, into $work/MACHINE.
 compile() {
