@@ -716,7 +716,7 @@ KVPACK_API kvpack_status kvpack_cut_builder_add_group(kvpack_cut_builder* builde
                                                       uint64_t state_index_count, kvpack_error** error);
 
 /* Encodes the planes and hands over their chunks. The payload is copied once, into the objects; in memory are
- * two chunks per thread. After a failure the objects that were handed over belong to no pack.
+ * two chunks per thread and one more. After a failure the objects that were handed over belong to no pack.
  *
  * Errors: WRONG_STATE a state has no plane; STATE planes, groups or tokens do not fit the family; EXPECTATION
  * the parent is none of this cut; QUOTA compaction exceeds the chunk bound; BOUNDS, SEMANTICS, CODEC, GRAPH;

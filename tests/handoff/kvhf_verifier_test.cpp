@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "handoff/kvhf_support.h"
+#include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::kvhf::kvhf_verifier_test {
 namespace {
@@ -13,8 +14,8 @@ constexpr const char* kBadSeal =
     "validation:terminal seal does not authenticate the complete ordered handoff";
 
 // Everything up to the seal.
-Verifier fed(const Fixture& fixture) {
-  Verifier verifier(validated(fixture));
+Verifier fed(const Fixture& fixture, const Sha256Kernels& sha256 = kOpensslSha256) {
+  Verifier verifier(validated(fixture), sha256);
   const auto headers = headers_of(fixture);
   for (std::size_t i = 0; i < headers.size(); ++i) {
     const auto plane = verifier.add_plane(headers[i], fixture.planes[i]);
@@ -72,6 +73,10 @@ TEST(KvhfSeal, FixturesReproduceEveryDigest) {
     EXPECT_EQ(header0.size(), number_at(row, "header0_bytes")) << fixture.name;
     EXPECT_EQ(to_hex(sha256(header0)), text_at(row, "header0_sha256")) << fixture.name;
 
+    for (const Sha256Kernels* kernels : available_sha256_kernels()) {
+      Verifier with = fed(fixture, *kernels);
+      ASSERT_EQ(verdict(with.seal(seal_of(fixture))), "ok") << fixture.name << " " << kernels->name;
+    }
     Verifier verifier = fed(fixture);
     const auto witness = verifier.seal(seal_of(fixture));
     ASSERT_TRUE(witness.has_value()) << fixture.name << " " << verdict(witness);

@@ -234,28 +234,70 @@ TEST(AtomicReceiver, ADamagedSecondSegmentIsRefusedWithEveryKernels) {
     BeginManifest begin = small_begin(deferred);
     if (!deferred) begin.segments = descriptors;
     const SealManifest seal = *sign(begin, descriptors, views, key);
-    for (const Sha256Kernels* kernels : available_sha256_kernels()) {
-      SCOPED_TRACE(kernels->name);
-      const auto judge = [&](std::span<const Bytes> sent, RecordingSink& sink) -> Status {
-        KVPACK_TRY_ASSIGN(ValidatedBegin valid, validated(begin));
-        KVPACK_TRY_ASSIGN(const auto receiver,
-                          AtomicReceiver::open(std::move(valid), key, sink, {}, *kernels));
-        for (std::uint32_t i = 0; i < sent.size(); ++i)
-          KVPACK_TRY(deferred ? receiver->deferred_segment(descriptors[i], sent[i])
-                              : receiver->segment(i, sent[i]));
-        return receiver->prepare_commit(seal);
-      };
-      RecordingSink whole;
-      EXPECT_EQ(verdict(judge(payloads, whole)), "ok");
-      EXPECT_EQ(whole.count("segment_ready"), 3U);
-      for (const std::size_t place : {0U, 63U, 64U, 1'100U, 1'197U}) {
-        std::vector<Bytes> damaged = payloads;
-        damaged[1][place] ^= 1;
-        RecordingSink sink;
-        EXPECT_EQ(verdict(judge(damaged, sink)), "validation:segment length or digest mismatch") << place;
-        EXPECT_EQ(sink.calls, (std::vector<std::string>{"begin", "segment_ready", "abort"}));
+    for (const Sha256Kernels* kernels : available_sha256_kernels())
+      for (const unsigned threads : {1U, 2U}) {
+        SCOPED_TRACE(std::string(kernels->name) + " on " + std::to_string(threads));
+        const auto judge = [&](std::span<const Bytes> sent, RecordingSink& sink) -> Status {
+          KVPACK_TRY_ASSIGN(ValidatedBegin valid, validated(begin));
+          KVPACK_TRY_ASSIGN(const auto receiver,
+                            AtomicReceiver::open(std::move(valid), key, sink, {}, *kernels, threads));
+          for (std::uint32_t i = 0; i < sent.size(); ++i)
+            KVPACK_TRY(deferred ? receiver->deferred_segment(descriptors[i], sent[i])
+                                : receiver->segment(i, sent[i]));
+          return receiver->prepare_commit(seal);
+        };
+        RecordingSink whole;
+        EXPECT_EQ(verdict(judge(payloads, whole)), "ok");
+        EXPECT_EQ(whole.count("segment_ready"), 3U);
+        for (const std::size_t place : {0U, 63U, 64U, 1'100U, 1'197U}) {
+          std::vector<Bytes> damaged = payloads;
+          damaged[1][place] ^= 1;
+          RecordingSink sink;
+          EXPECT_EQ(verdict(judge(damaged, sink)), "validation:segment length or digest mismatch") << place;
+          EXPECT_EQ(sink.calls, (std::vector<std::string>{"begin", "segment_ready", "abort"}));
+        }
       }
+  }
+}
+
+// The other thread may still read what has come when the sink is told to drop it.
+TEST(AtomicReceiver, AnAbortWithinASegmentLetsGoOfItsBytesFirst) {
+  class FreeingSink final : public RecordingSink {
+   public:
+    Status lend(const SegmentDescriptor& descriptor, std::size_t,
+                std::vector<MutableByteSpan>& place) override {
+      memory_ = std::make_unique<Bytes>(static_cast<std::size_t>(descriptor.byte_len), std::uint8_t{7});
+      place.push_back(*memory_);
+      return success();
     }
+    void abort() noexcept override {
+      memory_.reset();
+      RecordingSink::abort();
+    }
+
+   private:
+    std::unique_ptr<Bytes> memory_;
+  };
+  constexpr std::uint32_t kElements = 500'000;
+  BeginManifest begin = small_begin(true);
+  const SegmentDescriptor descriptor{.sequence = 0,
+                                     .shape = small_shape(0, kElements),
+                                     .byte_len = 2 * kElements,
+                                     .sha256 = std::string(64, '0')};
+  const MacKey key = small_key();
+  for (const bool close : {false, true}) {
+    FreeingSink sink;
+    const auto receiver = *AtomicReceiver::open(*validated(begin), key, sink, {}, kOpensslSha256, 2);
+    const auto place = receiver->open_segment(0, descriptor, descriptor.byte_len);
+    ASSERT_TRUE(place.has_value()) << place.error().verdict();
+    for (std::size_t at = 0; at < place->front().size(); at += 10'000)
+      receiver->received(place->front().subspan(at, 10'000));
+    if (close) {
+      EXPECT_EQ(verdict(receiver->close_segment()), "validation:segment length or digest mismatch");
+    } else {
+      receiver->abort();
+    }
+    EXPECT_EQ(sink.count("abort"), 1U);
   }
 }
 

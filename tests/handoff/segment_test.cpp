@@ -160,22 +160,38 @@ TEST(PayloadHasher, BothDigestsAreThoseOfTheBytes) {
   std::mt19937 random(1);
   Bytes all(200'000);
   for (auto& b : all) b = static_cast<std::uint8_t>(random());
-  for (const Sha256Kernels* kernels : available_sha256_kernels()) {
-    PayloadHasher hasher(*kernels);
-    std::size_t done = 0;
-    for (const std::size_t length : {1U, 16384U, 100'000U, 63U, 64U, 65U, 83423U}) {
-      const ByteSpan segment = ByteSpan(all).subspan(done, length);
-      ByteSpan rest = segment;
-      while (!rest.empty()) {
-        const std::size_t n = std::min<std::size_t>(rest.size(), 1 + random() % 40'000);
-        hasher.update(rest.first(n));
-        rest = rest.subspan(n);
+  for (const Sha256Kernels* kernels : available_sha256_kernels())
+    for (const unsigned threads : {1U, 2U, 3U}) {
+      PayloadHasher hasher(*kernels, threads);
+      std::size_t done = 0;
+      for (const std::size_t length : {1U, 16384U, 100'000U, 63U, 64U, 65U, 83423U}) {
+        const ByteSpan segment = ByteSpan(all).subspan(done, length);
+        ByteSpan rest = segment;
+        while (!rest.empty()) {
+          const std::size_t n = std::min<std::size_t>(rest.size(), 1 + random() % 40'000);
+          hasher.update(rest.first(n));
+          rest = rest.subspan(n);
+        }
+        EXPECT_EQ(hasher.finish_segment(), sha256(segment)) << kernels->name;
+        done += length;
       }
-      EXPECT_EQ(hasher.finish_segment(), sha256(segment)) << kernels->name;
-      done += length;
+      EXPECT_EQ(done, all.size());
+      EXPECT_EQ(hasher.finish_all(), sha256(all)) << kernels->name;
     }
-    EXPECT_EQ(done, all.size());
-    EXPECT_EQ(hasher.finish_all(), sha256(all)) << kernels->name;
+}
+
+TEST(PayloadHasher, WhatHasBeenReleasedMayChange) {
+  const Bytes before(300'000, 1);
+  for (const unsigned threads : {1U, 2U}) {
+    PayloadHasher hasher(kOpensslSha256, threads);
+    Bytes memory = before;
+    hasher.update(ByteSpan(memory).first(10));
+    hasher.update(ByteSpan(memory).subspan(10));
+    hasher.release();
+    std::ranges::fill(memory, std::uint8_t{2});
+    hasher.update({});
+    EXPECT_EQ(hasher.finish_segment(), sha256(before));
+    EXPECT_EQ(hasher.finish_all(), sha256(before));
   }
 }
 

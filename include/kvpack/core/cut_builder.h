@@ -15,7 +15,7 @@ struct SavedCut {
 };
 
 /// Encodes the planes into chunks, gives them to `sink`, and returns the pack, which is to be stored last.
-/// The payload is copied once, into the objects. Memory: two chunks per thread.
+/// Memory as CutWriter::write_planes, and one chunk for a sink that wants objects whole.
 /// @param random  salts and nonces, drawn in chunk order; not used without encryption
 /// @error kState planes, groups or tokens do not fit the family; kExpectation the parent is no parent of this
 /// cut;

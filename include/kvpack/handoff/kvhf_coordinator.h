@@ -48,8 +48,9 @@ class DiscardingStore final : public PlaneStore {
 /// a time.
 class Coordinator {
  public:
-  /// Opens the store. @param store  must outlive the coordinator @error of the store
-  static Result<Coordinator> create(ValidatedBegin begin, PlaneStore& store);
+  /// Opens the store. @param store, sha256  must outlive the coordinator @error of the store
+  static Result<Coordinator> create(ValidatedBegin begin, PlaneStore& store,
+                                    const Sha256Kernels& sha256 = kOpensslSha256);
 
   Coordinator(Coordinator&& other) noexcept;
   Coordinator& operator=(Coordinator&&) = delete;
@@ -86,7 +87,8 @@ class Coordinator {
     VerifiedPlane plane;
     LayerPermit permit;
   };
-  Coordinator(ValidatedBegin begin, PlaneStore& store) : verifier_(std::move(begin)), store_(&store) {}
+  Coordinator(ValidatedBegin begin, PlaneStore& store, const Sha256Kernels& sha256)
+      : verifier_(std::move(begin), sha256), store_(&store) {}
   Result<std::optional<LayerReady>> assemble(VerifiedPlane plane, std::optional<LayerPermit> permit);
 
   Verifier verifier_;
@@ -98,8 +100,9 @@ class Coordinator {
 
 // ---------------------------------------------------------------------------------------------------------
 
-inline Result<Coordinator> Coordinator::create(ValidatedBegin begin, PlaneStore& store) {
-  Coordinator out(std::move(begin), store);
+inline Result<Coordinator> Coordinator::create(ValidatedBegin begin, PlaneStore& store,
+                                               const Sha256Kernels& sha256) {
+  Coordinator out(std::move(begin), store, sha256);
   KVPACK_TRY(store.begin(out.begin()));
   return out;
 }

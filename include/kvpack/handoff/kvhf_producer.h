@@ -16,6 +16,7 @@ struct ProducerOptions {
   FrameLimits frames;
   Limits limits;  ///< `now_unix_ms` must be the producer's time.
   DtypeTags tags = DtypeTags::kWrite;
+  const Sha256Kernels* sha256 = &kOpensslSha256;  ///< Hash the planes; must outlive the producer.
 };
 
 /// Produces one stream. Keeps no plane. One thread at a time.
@@ -55,12 +56,15 @@ class Producer {
 
  private:
   Producer(ValidatedBegin begin, const ProducerOptions& options)
-      : begin_(std::move(begin)), options_(options), transcript_(begin_) {}
+      : begin_(std::move(begin)),
+        options_(options),
+        transcript_(begin_),
+        payload_hash_(pair_kernels(*options.sha256)) {}
 
   ValidatedBegin begin_;
   ProducerOptions options_;
   Transcript transcript_;
-  Sha256 payload_hash_;
+  Sha256Lane payload_hash_;
   StreamFacts facts_;
   std::string artifact_sha256_;  ///< Set by the seal.
 };
@@ -87,11 +91,15 @@ inline Result<Bytes> Producer::add_plane(ByteSpan payload) {
   if (step == nullptr) return detail::layer_error(sequence, "is outside the declared walk");
   if (payload.size() != step->plane_bytes) return detail::layer_error(sequence, "length or SHA-256 mismatch");
   if (wire_dtype(begin_, *step) == kFloat32) KVPACK_TRY(check_finite_f32(payload));
-  const LayerHeader header = make_layer_header(begin_, sequence, to_hex(sha256(payload)), options_.tags);
+  // Both digests in one pass; the running one counts only once nothing can be refused any more.
+  Sha256Lane running = payload_hash_;
+  Sha256Lane plane(running.kernels());
+  advance_same(plane, running, payload);
+  const LayerHeader header = make_layer_header(begin_, sequence, to_hex(plane.finish()), options_.tags);
   KVPACK_TRY_ASSIGN(Bytes head, encode_frame_head(FrameKind::kLayer, encode_layer_header(header),
                                                   payload.size(), options_.frames));
   transcript_.add(header);
-  payload_hash_.update(payload);
+  payload_hash_ = std::move(running);
   facts_.payload_bytes += payload.size();
   return head;
 }

@@ -32,6 +32,8 @@ struct SessionOptions {
   Limits limits;                           ///< `now_unix_ms` is overwritten when BEGIN arrives.
   std::optional<ArmedExpectations> armed;  ///< Without it every valid begin is taken.
   const handoff::MacKey* key = nullptr;    ///< With it every artifact must carry its tag. Not owned.
+  const Sha256Kernels* sha256 =
+      &kOpensslSha256;  ///< Hash the planes; outlive the session. Change no verdict.
 };
 
 /// What a session did, for logs and metrics.
@@ -174,7 +176,8 @@ inline Status SessionCore::accept_begin(Begin begin, std::uint64_t now_unix_ms) 
   answerable_transfer_ = validated.begin().transfer_id;
   KVPACK_TRY(sink_->begin(validated));
   sink_open_ = true;
-  KVPACK_TRY_ASSIGN(Coordinator coordinator, Coordinator::create(std::move(validated), *store_));
+  KVPACK_TRY_ASSIGN(Coordinator coordinator,
+                    Coordinator::create(std::move(validated), *store_, *options_.sha256));
   coordinator_.emplace(std::move(coordinator));
   state_ = SessionState::kReceiving;
   return success();

@@ -67,7 +67,9 @@ class VerifiedLayer {
 /// Verifies one stream. A plane or seal that is refused changes nothing. One thread at a time.
 class Verifier {
  public:
-  explicit Verifier(ValidatedBegin begin) : begin_(std::move(begin)), transcript_(begin_) {}
+  /// @param sha256  hash the payload; must outlive this
+  explicit Verifier(ValidatedBegin begin, const Sha256Kernels& sha256 = kOpensslSha256)
+      : begin_(std::move(begin)), transcript_(begin_), payload_hash_(pair_kernels(sha256)) {}
 
   const ValidatedBegin& begin() const noexcept { return begin_; }
   /// Sequence of the plane that comes next.
@@ -89,7 +91,7 @@ class Verifier {
  private:
   ValidatedBegin begin_;
   Transcript transcript_;
-  Sha256 payload_hash_;
+  Sha256Lane payload_hash_;
   StreamFacts facts_;  ///< The digest is set once every plane has arrived.
   bool sealed_ = false;
 };
@@ -134,7 +136,11 @@ inline Result<VerifiedPlane> Verifier::add_plane(LayerHeader header, Bytes paylo
   if (sealed_) return fail(ErrorCode::kValidation, "cannot verify a layer plane after the terminal seal");
   const std::uint32_t sequence = next_sequence();
   KVPACK_TRY(check_layer_header(begin_, sequence, header));
-  if (payload.size() != header.byte_length || to_hex(sha256(payload)) != header.sha256)
+  // Both digests in one pass; the running one counts only once nothing can be refused any more.
+  Sha256Lane running = payload_hash_;
+  Sha256Lane plane(running.kernels());
+  if (payload.size() == header.byte_length) advance_same(plane, running, payload);
+  if (payload.size() != header.byte_length || to_hex(plane.finish()) != header.sha256)
     return detail::layer_error(sequence, "length or SHA-256 mismatch");
   const bool past_the_end = sequence >= begin_.walk().size();
   if (!past_the_end && wire_dtype(begin_, begin_.walk()[sequence]) == kFloat32)
@@ -142,7 +148,7 @@ inline Result<VerifiedPlane> Verifier::add_plane(LayerHeader header, Bytes paylo
   // What the begin expects is within max_total_bytes, and what has arrived is within what it expects.
   if (payload.size() > begin_.begin().expected_payload_bytes - facts_.payload_bytes)
     return fail(ErrorCode::kValidation, "received payload exceeds its declared or configured total bound");
-  payload_hash_.update(payload);
+  payload_hash_ = std::move(running);
   facts_.payload_bytes += payload.size();
   transcript_.add(header);
   const bool single_role = begin_.walk()[sequence].single_role;

@@ -49,6 +49,9 @@ struct ReceivePolicy {
   bool recorded = false;
   FrameLimits frame_limits;
   const Sha256Kernels* sha256 = &kOpensslSha256;  ///< Hash the payload. Outlive the loop; change no verdict.
+  /// From 2 on the running digest of the payload has a thread of its own: for transfers that come faster than
+  /// one thread hashes. Changes no verdict.
+  unsigned threads = 1;
   SpanSchedule schedule;  ///< Without one every delta is refused, unless schedule_optional says otherwise.
   /// Without a schedule, a delta that no request has armed is judged by its cut alone. For verifiers of
   /// recordings, which must then say that the segments were compared with no schedule.
@@ -293,8 +296,8 @@ inline Status ReceiveLoop::judge_begin(std::uint64_t now_unix_ms, Sink& sink,
     return accepted.key != nullptr && accepted.key_id == validated.manifest().hmac.key_id;
   });
   sink_.emplace(sink, expected, prefix_cut_, policy_.schedule, policy_.strict, policy_.schedule_optional);
-  KVPACK_TRY_ASSIGN(receiver_,
-                    AtomicReceiver::open(std::move(validated), *key->key, *sink_, limits, *policy_.sha256));
+  KVPACK_TRY_ASSIGN(receiver_, AtomicReceiver::open(std::move(validated), *key->key, *sink_, limits,
+                                                    *policy_.sha256, policy_.threads));
   return success();
 }
 

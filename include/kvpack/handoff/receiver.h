@@ -21,10 +21,14 @@ class AtomicReceiver {
   /// @error kValidation `transfer exceeds {n} payload bytes`, and whatever the sink says
   static Result<std::unique_ptr<AtomicReceiver>> open(ValidatedBegin begin, const MacKey& key, Sink& sink,
                                                       const TransferLimits& limits,
-                                                      const Sha256Kernels& sha256 = kOpensslSha256);
+                                                      const Sha256Kernels& sha256 = kOpensslSha256,
+                                                      unsigned threads = 1);
   AtomicReceiver(const AtomicReceiver&) = delete;
   AtomicReceiver& operator=(const AtomicReceiver&) = delete;
-  ~AtomicReceiver() { abort(); }
+  ~AtomicReceiver() {
+    abort();
+    transcript_.release_payload();
+  }
 
   /// A whole segment of a declared or of a deferred transfer.
   /// @error kValidation, and whatever the sink says
@@ -59,12 +63,12 @@ class AtomicReceiver {
   enum class State : std::uint8_t { kOpening, kReceiving, kPrepared, kCommitted, kAborted };
 
   AtomicReceiver(ValidatedBegin begin, const MacKey& key, Sink& sink, const TransferLimits& limits,
-                 const Sha256Kernels& sha256)
+                 const Sha256Kernels& sha256, unsigned threads)
       : begin_(std::move(begin)),
         key_(&key),
         sink_(&sink),
         limits_(limits),
-        transcript_(sha256),
+        transcript_(sha256, threads),
         components_(begin_.manifest().components),
         rules_(begin_.manifest().components),
         seen_(begin_.manifest().components.size(), false) {}
@@ -110,8 +114,10 @@ class AtomicReceiver {
 
 inline Result<std::unique_ptr<AtomicReceiver>> AtomicReceiver::open(ValidatedBegin begin, const MacKey& key,
                                                                     Sink& sink, const TransferLimits& limits,
-                                                                    const Sha256Kernels& sha256) {
-  std::unique_ptr<AtomicReceiver> receiver(new AtomicReceiver(std::move(begin), key, sink, limits, sha256));
+                                                                    const Sha256Kernels& sha256,
+                                                                    unsigned threads) {
+  std::unique_ptr<AtomicReceiver> receiver(
+      new AtomicReceiver(std::move(begin), key, sink, limits, sha256, threads));
   KVPACK_TRY(sink.begin(receiver->begin_));
   receiver->state_ = State::kReceiving;
   KVPACK_TRY(receiver->bound_bytes());
@@ -267,6 +273,7 @@ inline void AtomicReceiver::abort() noexcept {
   if (state_ != State::kReceiving && state_ != State::kPrepared) return;
   state_ = State::kAborted;
   current_ = nullptr;
+  transcript_.release_payload();  // It may lie in the sink's memory.
   sink_->abort();
 }
 

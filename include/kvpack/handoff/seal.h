@@ -34,10 +34,15 @@ Result<SealManifest> parse_seal(const JsonValue& value, const JsonPath& path);
 class SealTranscript {
  public:
   /// @param kernels  for the payload; must outlive this
-  explicit SealTranscript(const Sha256Kernels& kernels = kOpensslSha256) : hasher_(kernels) {}
+  /// @param threads  as for PayloadHasher
+  explicit SealTranscript(const Sha256Kernels& kernels = kOpensslSha256, unsigned threads = 1)
+      : hasher_(kernels, threads) {}
 
-  /// Payload bytes as they come. They count only once their segment is added.
+  /// Payload bytes as they come, which must keep still until finish_payload or release_payload. They count
+  /// only once their segment is added.
   void payload(ByteSpan bytes) { hasher_.update(bytes); }
+  /// Lets go of the bytes of a payload that will not be finished.
+  void release_payload() noexcept { hasher_.release(); }
   /// The digest of the payload bytes since the last call.
   Digest32 finish_payload() { return hasher_.finish_segment(); }
   /// Adds a segment whose payload has just been finished. @error kValidation `total byte count overflow`,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 #include "kvpack/core/canonical_json.h"
 #include "kvpack/core/json_struct.h"
 #include "kvpack/crypto/sha256_kernels.h"
+#include "kvpack/handoff/aside_hash.h"
 #include "kvpack/handoff/mac_key.h"
 #include "kvpack/handoff/range_set.h"
 
@@ -110,22 +112,64 @@ class SegmentRules {
   RangeSet ranges_;
 };
 
-/// The digest of one payload and the running digest of all payloads, advanced in one pass over the bytes.
+/// The digest of one payload and the running digest of all payloads, advanced in one pass over the bytes, or
+/// each on a thread of its own.
 class PayloadHasher {
  public:
   /// @param kernels  must outlive this; see crypto/sha256_machine.h
-  explicit PayloadHasher(const Sha256Kernels& kernels = kOpensslSha256)
-      : segment_(pair_kernels(kernels)), all_(pair_kernels(kernels)) {}
+  /// @param threads  from 2 on the running digest has one of its own, where the system gives it
+  explicit PayloadHasher(const Sha256Kernels& kernels = kOpensslSha256, unsigned threads = 1)
+      : segment_(pair_kernels(kernels)), all_(pair_kernels(kernels)) {
+    if (threads < 2) return;
+    try {
+      aside_ = std::make_unique<AsideHash>(pair_kernels(kernels));
+    } catch (const std::system_error&) {
+      aside_.reset();
+    }
+  }
 
-  void update(ByteSpan bytes) { advance_same(segment_, all_, bytes); }
+  /// @param bytes  must keep still until release() or finish_segment()
+  void update(ByteSpan bytes) {
+    if (aside_ == nullptr) return advance_same(segment_, all_, bytes);
+    offer(bytes);
+    segment_.update(bytes);
+  }
+  /// Lets go of the bytes of an incomplete payload.
+  void release() noexcept {
+    if (aside_ == nullptr) return;
+    aside_->update(std::exchange(offered_, {}));
+    aside_->catch_up();
+  }
   /// The digest of the payload that ends here; the next update begins another one.
-  Digest32 finish_segment() { return segment_.finish(); }
+  Digest32 finish_segment() {
+    release();
+    return segment_.finish();
+  }
   /// The digest of all payloads. Nothing may follow.
-  Digest32 finish_all() { return all_.finish(); }
+  Digest32 finish_all() {
+    release();
+    return aside_ == nullptr ? all_.finish() : aside_->finish();
+  }
 
  private:
+  /// Bytes that the other thread is worth waking for.
+  static constexpr std::size_t kOfferBytes = std::size_t{128} << 10;
+
+  /// Small pieces that follow each other in memory go over together.
+  void offer(ByteSpan bytes) noexcept {
+    if (bytes.empty()) return;
+    if (!offered_.empty() && offered_.data() + offered_.size() == bytes.data()) {
+      offered_ = ByteSpan(offered_.data(), offered_.size() + bytes.size());
+    } else {
+      aside_->update(std::exchange(offered_, bytes));
+    }
+    if (offered_.size() >= kOfferBytes) aside_->update(std::exchange(offered_, {}));
+  }
+
   Sha256Lane segment_;
-  Sha256Lane all_;
+  Sha256Lane all_;  ///< Not used where the running digest has a thread.
+  std::unique_ptr<AsideHash> aside_{};
+  ByteSpan offered_{};  ///< Not handed to the other thread yet.
 };
 
 /// A segment whose payload has its length and digest. Only a receiver makes one.

@@ -1,0 +1,80 @@
+/// A hash that a thread of its own goes on with, while the caller does something else with the same bytes.
+/// docs/protocol/handoff.md §Receive loop
+#pragma once
+
+#include <atomic>
+#include <system_error>
+#include <thread>
+
+#include "kvpack/crypto/sha256_kernels.h"
+
+namespace kvpack::handoff {
+
+/// Takes spans from one thread and hashes them on another, in order, without a lock. The spans must keep
+/// still until catch_up() has returned.
+class AsideHash {
+ public:
+  /// @param kernels  must outlive this
+  /// @throw std::system_error  the system gives no more threads
+  explicit AsideHash(const Sha256Kernels& kernels) : hash_(kernels), thread_([this] { run(); }) {}
+  AsideHash(const AsideHash&) = delete;
+  AsideHash& operator=(const AsideHash&) = delete;
+  ~AsideHash() {
+    catch_up();
+    push({});  // nothing more
+  }
+
+  /// @param bytes  what is empty is left out
+  void update(ByteSpan bytes) noexcept {
+    if (!bytes.empty()) push(bytes);
+  }
+  /// Waits until everything has been hashed: the caller may change or free it then.
+  void catch_up() const noexcept {
+    for (std::uint32_t taken = taken_.load(std::memory_order_acquire); taken != given_;
+         taken = taken_.load(std::memory_order_acquire))
+      taken_.wait(taken, std::memory_order_acquire);
+  }
+  /// The digest of everything. Nothing may follow.
+  Digest32 finish() {
+    catch_up();
+    detail::require(!failed_);
+    return hash_.finish();
+  }
+
+ private:
+  static constexpr std::uint32_t kPlaces = 16;
+
+  void push(ByteSpan bytes) noexcept {
+    for (std::uint32_t taken = taken_.load(std::memory_order_acquire); given_ - taken == kPlaces;
+         taken = taken_.load(std::memory_order_acquire))
+      taken_.wait(taken, std::memory_order_acquire);
+    places_[given_ % kPlaces] = bytes;
+    ++given_;
+    offered_.store(given_, std::memory_order_release);
+    offered_.notify_one();
+  }
+  void run() noexcept {
+    for (std::uint32_t taken = 0;; ++taken) {
+      offered_.wait(taken, std::memory_order_acquire);
+      const ByteSpan bytes = places_[taken % kPlaces];
+      if (bytes.empty()) return;
+      try {
+        hash_.update(bytes);
+      } catch (...) {
+        failed_ = true;  // told by finish()
+      }
+      taken_.store(taken + 1, std::memory_order_release);
+      taken_.notify_one();
+    }
+  }
+
+  Sha256Lane hash_;  ///< Of the thread's until it has caught up.
+  bool failed_ = false;
+  std::array<ByteSpan, kPlaces> places_{};
+  std::uint32_t given_ = 0;  ///< The caller's count of what it has pushed.
+  std::atomic<std::uint32_t> offered_{0};
+  std::atomic<std::uint32_t> taken_{0};
+  std::jthread thread_;  // last: it uses the others
+};
+
+}  // namespace kvpack::handoff
