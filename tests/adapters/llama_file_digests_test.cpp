@@ -107,7 +107,7 @@ TEST_F(LlamaFileDigests, WhatOthersCouldHaveWrittenCountsForNothing) {
   FileDigests digests;
   EXPECT_TRUE(digests.add(kStamp, digest_of(1), kNow));
   ASSERT_TRUE(digests.store(path()).has_value());
-  for (const mode_t mode : {0604, 0640, 0666}) {
+  for (const mode_t mode : {0604U, 0640U, 0666U}) {
     ASSERT_EQ(::chmod(path().c_str(), mode), 0);
     EXPECT_EQ(problem(), "is not private");
   }

@@ -27,7 +27,7 @@ std::int64_t nanoseconds(const timespec& time) {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-FileStamp stamp_of(const struct stat& facts) {
+FileStamp stamp_from(const struct stat& facts) {
 #if defined(__APPLE__)
   const timespec modified = facts.st_mtimespec, changed = facts.st_ctimespec;
 #else
@@ -111,7 +111,7 @@ Result<FileStamp> stamp_of(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0) return io_error(path, errno);
   if (!S_ISREG(facts.st_mode)) return fail(ErrorCode::kIo, "not a regular file: " + path);
-  return stamp_of(facts);
+  return stamp_from(facts);
 }
 
 std::int64_t file_clock_ns() {
