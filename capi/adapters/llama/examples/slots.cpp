@@ -124,13 +124,18 @@ void restore_slots(Server& server) {
   }
 }
 
-// After the last request.
+// After the last request. First the tokens: what the cache then lacks is only computed again.
 void save_slots(const Server& server) {
-  std::ofstream file(server.folder + "/slots");
-  for (std::size_t id = 0; id < kSlots; ++id) {
-    const Slot& slot = server.slots[id];
+  const std::string path = server.folder + "/slots", next = path + ".new";
+  std::ofstream file(next);
+  for (const Slot& slot : server.slots) {
     for (const llama_token token : slot.tokens) file << token << ' ';
     file << '\n';
+  }
+  file.close();
+  if (!file.good() || std::rename(next.c_str(), path.c_str()) != 0) stop("cannot write " + path);
+  for (std::size_t id = 0; id < kSlots; ++id) {
+    const Slot& slot = server.slots[id];
     if (slot.tokens.empty()) continue;
     llama_kvpack_save_options options{};
     options.struct_size = sizeof(options);
@@ -141,7 +146,6 @@ void save_slots(const Server& server) {
                             slot.tokens.size(), &options, nullptr, &error),
           error);
   }
-  if (!file.flush()) stop("cannot write " + server.folder + "/slots");
 }
 
 // ------------------------------------------------------------------------------------------------------------------
