@@ -113,7 +113,17 @@ inline bool has_escapes(ByteSpan text) noexcept {
   while (text.size() - at >= 64 && NativeBlocks::plain_text(text, at) == 64) at += 64;
   for (; text.size() - at >= 8; at += 8)
     if (any_needs_escape(WordBlocks::load(text, at))) return true;
-  return std::ranges::any_of(text.subspan(at), needs_escape);
+  // What is left, and some of it twice.
+  const std::size_t size = text.size();
+  if (at == size) return false;
+  if (size >= 8) return any_needs_escape(WordBlocks::load(text, size - 8));
+  if (size >= 4) {
+    std::array<std::uint32_t, 2> ends{};
+    std::memcpy(&ends[0], &text[0], 4);
+    std::memcpy(&ends[1], &text[size - 4], 4);
+    return any_needs_escape(ends[0] | std::uint64_t{ends[1]} << 32);
+  }
+  return std::ranges::any_of(text, needs_escape);
 }
 
 /// The letter behind the backslash; 'u' where four digits follow.
@@ -191,6 +201,16 @@ inline std::size_t put_fixed(MutableByteSpan room, std::size_t at, std::string_v
   assert(text.size() <= room.size() - at);
   std::memcpy(room.data() + at, text.data(), text.size());
   return at + text.size();
+}
+
+/// The same; a call for a copy costs more than the bytes that most texts have.
+inline std::size_t put_plain(MutableByteSpan room, std::size_t at, std::string_view text) noexcept {
+  const std::size_t size = text.size();
+  if (size < 4 || size > 8) return put_fixed(room, at, text);
+  assert(size <= room.size() - at);
+  std::memcpy(&room[at], &text[0], 4);
+  std::memcpy(&room[at + size - 4], &text[size - 4], 4);
+  return at + size;
 }
 
 /// The same with its escapes.
@@ -293,7 +313,7 @@ inline void JsonFill::fixed(std::string_view text) noexcept {
 
 inline void JsonFill::text(std::string_view text) noexcept {
   fixed("\"");
-  at_ = plain_ ? detail::put_fixed(room_, at_, text) : detail::put_escaped(room_, at_, text);
+  at_ = plain_ ? detail::put_plain(room_, at_, text) : detail::put_escaped(room_, at_, text);
   fixed("\"");
 }
 
@@ -304,17 +324,18 @@ inline void JsonFill::number(std::uint64_t value) noexcept {
 inline void JsonFill::numbers(std::span<const std::uint32_t> values) noexcept {
   const MutableByteSpan room = room_;
   std::size_t at = at_;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint32_t value = values[i];
-    if (value >= 1'000 && value < 1'000'000 && i + 1 < values.size() &&
-        room.size() - at >= detail::kNumberRoom) {
+  std::size_t i = 0;
+  while (i < values.size()) {
+    // Most numbers of a vocabulary are here; a comma stands behind all but the last.
+    for (; i + 1 < values.size() && room.size() - at >= detail::kNumberRoom; ++i) {
+      const std::uint32_t value = values[i];
+      if (value - 1'000 >= 999'000) break;
       at = detail::put_leading(room, at, value / 1'000);
       detail::put_padded(room, at, value % 1'000);
       at += 4;
-      continue;
     }
-    at = detail::put_number(room, at, value);
-    if (i + 1 < values.size()) room[at++] = ',';
+    at = detail::put_number(room, at, values[i]);
+    if (++i < values.size()) room[at++] = ',';
   }
   at_ = at;
 }
