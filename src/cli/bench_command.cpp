@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "cli/bench/chart.h"
 #include "cli/bench/families.h"
 #include "cli/bench/report.h"
 #include "cli/commands.h"
@@ -24,6 +25,7 @@ struct Options {
   std::string kernel;
   std::string json_file;
   std::string markdown_file;
+  std::string plot_file;
   std::size_t data_mib = kGoalChunks * kGoalChunkBytes >> 20;
 };
 
@@ -65,6 +67,8 @@ Result<BenchOptions> options_of(const Environment& environment, const Options& o
   }
   out.quick = options.quick;
   out.rounds = options.quick ? kQuickRounds : kLeastRounds;
+  out.chart = !options.plot_file.empty();
+  out.most_threads = environment.common->parallelism();
   out.data_bytes = options.data_mib << 20;
   out.directory = options.directory.empty() ? default_directory() : options.directory;
   auto opened = environment.fs->open_directory(out.directory, Links::kFollow);
@@ -81,6 +85,11 @@ Status measure_all(BenchRun& run) {
     const std::string reason = done.has_value() ? "" : done.error().message;
     for (const std::string_view id : family.goals)
       if (!done.has_value() && run.wants(id)) run.skip(id, reason);
+  }
+  for (Status (*const beside)(BenchRun&) : {&measure_rows, &measure_chart}) {
+    if (beside == &measure_chart && !run.options().chart) continue;
+    const Status done = beside(run);
+    if (!done.has_value() && done.error().code != ErrorCode::kIo) return done;
   }
   return success();
 }
@@ -100,9 +109,9 @@ Status write_markdown(FileSystem& fs, const std::string& path, const std::string
   return place.directory->rename(beside, *place.directory, place.name);
 }
 
-Status write_json_file(FileSystem& fs, const std::string& path, const std::string& json) {
+Status write_new_file(FileSystem& fs, const std::string& path, const std::string& text) {
   KVPACK_TRY_ASSIGN(const Place place, open_place(fs, path));
-  KVPACK_TRY(publish_bytes(*place.directory, place.name, byte_view(json)));
+  KVPACK_TRY(publish_bytes(*place.directory, place.name, byte_view(text)));
   return success();
 }
 
@@ -124,9 +133,14 @@ int run_bench(const Environment& environment, const Options& options) {
   const std::vector<JudgedFigure> figures = judge_all(run);
   const std::string json = bench_json(setting, figures, run.rows());
   if (!options.json_file.empty())
-    if (const Status written = write_json_file(*environment.fs, options.json_file, json);
-        !written.has_value())
+    if (const Status written = write_new_file(*environment.fs, options.json_file, json); !written.has_value())
       return reporter.failure(as_named_file(written.error()), options.json_file);
+  if (!options.plot_file.empty()) {
+    const std::string chart = ratio_chart(run.points(), setting_line(setting));
+    if (const Status written = write_new_file(*environment.fs, options.plot_file, chart);
+        !written.has_value())
+      return reporter.failure(as_named_file(written.error()), options.plot_file);
+  }
   if (!options.markdown_file.empty()) {
     const Status written =
         write_markdown(*environment.fs, options.markdown_file, bench_markdown(setting, figures, run.rows()));
@@ -157,6 +171,8 @@ void add_bench(CLI::App& app, const Environment& environment) {
   command->add_option("--kernel", options->kernel, "SHA-256 kernels to use (default: the machine's fastest)")
       ->type_name("NAME");
   command->add_option("--json-file", options->json_file, "also write the JSON value; never replaces another")
+      ->type_name("FILE");
+  command->add_option("--plot", options->plot_file, "also draw ratios as SVG; never replaces another file")
       ->type_name("FILE");
   command
       ->add_option("--markdown", options->markdown_file,

@@ -67,12 +67,25 @@ Result<Bytes> FolderObjects::read_pack(const Id32& manifest_id) {
 }
 
 Status FolderObjects::read_chunk(const ChunkRef& ref, MutableByteSpan object) {
+  Bytes unused;
+  return read_chunk_pieces(ref, std::span(&object, 1), unused);
+}
+
+Status FolderObjects::read_chunk_pieces(const ChunkRef& ref, std::span<const MutableByteSpan> pieces,
+                                        Bytes&) {
   const auto read = [&]() -> Status {
     KVPACK_TRY_ASSIGN(
         auto file, fs_->open_file(join_path(chunk_folder_, chunk_file_name(ref.object_key)), Links::kRefuse));
     KVPACK_TRY_ASSIGN(const FileFacts facts, file->facts());
-    if (facts.size_bytes == object.size()) return read_exactly(*file, 0, object);
-    return wrong_length(*file, facts.size_bytes);
+    std::uint64_t size_bytes = 0;
+    for (const MutableByteSpan piece : pieces) size_bytes += piece.size();
+    if (facts.size_bytes != size_bytes) return wrong_length(*file, facts.size_bytes);
+    std::uint64_t offset = 0;
+    for (const MutableByteSpan piece : pieces) {
+      KVPACK_TRY(read_exactly(*file, offset, piece));
+      offset += piece.size();
+    }
+    return success();
   };
   auto status = read();
   if (!status.has_value()) return absent(std::move(status.error()), "chunk object", ref.object_key);

@@ -40,6 +40,8 @@ class FolderObjects final : public ObjectSource {
 
   Result<Bytes> read_pack(const Id32& manifest_id) override;
   Status read_chunk(const ChunkRef& ref, MutableByteSpan object) override;
+  Status read_chunk_pieces(const ChunkRef& ref, std::span<const MutableByteSpan> pieces,
+                           Bytes& spare) override;
 
  private:
   FileSystem* fs_;

@@ -12,6 +12,7 @@ Status measure_handoff(BenchRun& run);   ///< G10, G11
 Status measure_packbits(BenchRun& run);  ///< G13 to G15
 Status measure_disk(BenchRun& run);      ///< G5, G9, G17, G18
 Status measure_tls(BenchRun& run);       ///< G12
+Status measure_rows(BenchRun& run);      ///< What stands beside the goals
 Status measure_begin(BenchRun& run);     ///< G16
 
 }  // namespace kvpack::cli::bench

@@ -4,74 +4,15 @@
 #include <algorithm>
 #include <bit>
 
-#include "cli/bench/baseline_hash.h"
-#include "cli/bench/baseline_reader.h"
 #include "cli/bench/families.h"
-#include "cli/bench/workload.h"
-#include "cli/object_folders.h"
+#include "cli/bench/restores.h"
+#include "kvpack/core/chunk_reader.h"
 #include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::cli::bench {
 
 namespace family_restores {
 namespace {
-
-/// A cut in files, ready to be restored again and again.
-class Restores {
- public:
-  static Result<std::unique_ptr<Restores>> make(BenchRun& run, const CutShape& shape) {
-    KVPACK_TRY_ASSIGN(BenchCut cut, BenchCut::make(shape));
-    KVPACK_TRY_ASSIGN(FolderCut files,
-                      FolderCut::save(run.fs(), run.options().directory, cut, shape.encrypt));
-    std::unique_ptr<Restores> out(new Restores(run.fs(), std::move(cut), std::move(files)));
-    KVPACK_TRY_ASSIGN(ManifestChain chain,
-                      open_chain(out->files_.saved().pack.bytes, out->objects_, &out->cut_.ring()));
-    out->chain_.emplace(std::move(chain));
-    KVPACK_TRY_ASSIGN(RestorePlan plan, RestorePlan::create(*out->chain_));
-    out->plan_.emplace(std::move(plan));
-    KVPACK_TRY(out->naive_.open(out->files_.files()));
-    return out;
-  }
-
-  Variant n() {
-    return {.work = [this] { return naive_.restore(shadow_, cut_.shape().chunk_bytes); }};
-  }
-  Variant ours(const Sha256Kernels& kernels, unsigned threads) {
-    return {.work = [this, &kernels, threads] { return restore(kernels, threads); }, .cores = threads};
-  }
-  Status restore(const Sha256Kernels& kernels, unsigned threads) {
-    return restore_cut_into(*plan_, objects_,
-                            {.keys = &cut_.ring(), .parallelism = threads, .sha256 = &kernels}, lent_);
-  }
-  /// Whether the latest restore has given back what was saved.
-  bool is_exact() const {
-    for (std::size_t i = 0; i < cut_.planes().size(); ++i)
-      if (!std::ranges::equal(cut_.planes()[i], lent_[i])) return false;
-    return true;
-  }
-
- private:
-  Restores(FileSystem& fs, BenchCut cut, FolderCut files)
-      : cut_(std::move(cut)),
-        files_(std::move(files)),
-        objects_(fs, files_.folder(), files_.folder()),
-        shadow_(static_cast<std::size_t>(cut_.bytes())) {
-    std::size_t at = 0;
-    for (const ByteSpan plane : cut_.planes()) {
-      lent_.push_back(MutableByteSpan(shadow_).subspan(at, plane.size()));
-      at += plane.size();
-    }
-  }
-
-  BenchCut cut_;
-  FolderCut files_;
-  FolderObjects objects_;
-  Bytes shadow_;
-  std::vector<MutableByteSpan> lent_{};
-  std::optional<ManifestChain> chain_{};
-  std::optional<RestorePlan> plan_{};
-  NaiveReader naive_{};
-};
 
 std::string few_chunks(const BenchRun& run) {
   return run.options().data_bytes < kGoalChunks * kGoalChunkBytes ? "fewer chunks than the goal speaks of"
@@ -107,17 +48,8 @@ Status two_threads(BenchRun& run, Restores& restores) {
   return success();
 }
 
-/// One chunk takes some milliseconds, so that a turn is many of them.
-Variant repeated(Variant variant, int times) {
-  return {.work = [work = std::move(variant.work), times]() -> Status {
-            for (int i = 0; i < times; ++i) KVPACK_TRY(work());
-            return success();
-          },
-          .cores = variant.cores};
-}
-
 Status one_chunk(BenchRun& run) {
-  constexpr int kTimes = 16;
+  constexpr std::size_t kTimes = 16;
   KVPACK_TRY_ASSIGN(const auto restores, Restores::make(run, {.chunks = 1}));
   const std::vector<Variant> variants{repeated(restores->n(), kTimes),
                                       repeated(restores->ours(run.kernels(), 1), kTimes)};
@@ -132,10 +64,9 @@ Status one_chunk(BenchRun& run) {
   return success();
 }
 
-/// Chunks that a thread reads before it judges them: with kernels for many messages half of the lanes, since
-/// each chunk takes two.
+/// Chunks that a thread reads before it judges them.
 std::size_t chunks_in_flight(const Sha256Kernels& kernels) {
-  return std::max<std::size_t>(1, kernels.lanes / 2);
+  return kernels.lanes > 1 ? kMaxChunkReads : 1;
 }
 
 Status extra_memory(BenchRun& run, Restores& restores) {

@@ -3,60 +3,14 @@
 #include <algorithm>
 #include <bit>
 
-#include "cli/bench/baseline_hash.h"
 #include "cli/bench/families.h"
-#include "cli/bench/workload.h"
-#include "kvpack/core/chunk.h"
+#include "cli/bench/saves.h"
 #include "kvpack/crypto/sha256_machine.h"
 
 namespace kvpack::cli::bench {
 
 namespace family_saves {
 namespace {
-
-/// One thread's naive writer: one object, used again for every chunk.
-class NaiveWriter {
- public:
-  explicit NaiveWriter(std::size_t chunk_bytes) : object_(kFrontBytes + chunk_bytes + kAeadTagBytes) {}
-
-  void write(ByteSpan plain, bool encrypt) {
-    crypto_.hmac(prefix_, plain);
-    const MutableByteSpan place =
-        MutableByteSpan(object_).subspan(kFrontBytes, plain.size() + (encrypt ? kAeadTagBytes : 0));
-    if (encrypt) {
-      crypto_.seal(plain, place);
-    } else {
-      copy_bytes(plain, place);
-    }
-    crypto_.sha256(ByteSpan(object_).first(kFrontBytes + place.size()));
-  }
-
- private:
-  static constexpr std::size_t kFrontBytes = kPageBytes + kCodecFrameHeaderBytes;
-  NaiveCrypto crypto_;
-  Bytes prefix_ = Bytes(kContentPrefixBytes);
-  Bytes object_;
-};
-
-struct Saves {
-  const BenchCut& cut;
-  NaiveWriter naive;
-
-  Variant n(bool encrypt) {
-    return {.work = [this, encrypt]() -> Status {
-      for (std::size_t i = 0; i < cut.shape().chunks; ++i) naive.write(cut.chunk(i), encrypt);
-      return success();
-    }};
-  }
-  Variant ours(const Sha256Kernels& kernels, unsigned threads, bool encrypt) const {
-    return {.work = [this, &kernels, threads, encrypt]() -> Status {
-              DroppingSink sink;
-              KVPACK_TRY(cut.save(sink, kernels, threads, encrypt));
-              return success();
-            },
-            .cores = threads};
-  }
-};
 
 std::string too_few_chunks(const BenchRun& run) {
   return run.options().data_bytes < kGoalChunks * kGoalChunkBytes ? "fewer chunks than the goal speaks of"
@@ -138,7 +92,7 @@ Status measure_saves(BenchRun& run) {
   const std::size_t chunks =
       std::bit_floor(std::max<std::size_t>(1, run.options().data_bytes / kGoalChunkBytes));
   KVPACK_TRY_ASSIGN(const BenchCut cut, BenchCut::make({.chunks = chunks}));
-  family_saves::Saves saves{cut, family_saves::NaiveWriter(cut.shape().chunk_bytes)};
+  Saves saves{cut};
   if (run.wants_any({"G1", "G3", "G4"})) KVPACK_TRY(family_saves::on_one_thread(run, saves));
   if (run.wants_any({"G2", "G4"})) KVPACK_TRY(family_saves::on_two_threads(run, saves));
   return success();

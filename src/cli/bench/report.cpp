@@ -110,14 +110,6 @@ std::string bars_text(const Bars& bars) {
   return fmt::format("{} / {} / {}", bar_text(bars.gate), bar_text(bars.goal), bar_text(bars.moonshot));
 }
 
-std::string setting_line(const BenchSetting& setting) {
-  const Machine& machine = setting.machine;
-  return fmt::format("{}, {} cores; {}; {}, {}{}; {}; kernels {}; files in {}; {} rounds{}; {:.0f} s",
-                     machine.cpu, setting.cores, machine.system, machine.compiler, machine.build_type,
-                     machine.assertions ? " with assertions" : "", machine.openssl, setting.kernel,
-                     setting.file_system, setting.rounds, setting.quick ? " (quick)" : "", setting.seconds);
-}
-
 }  // namespace
 }  // namespace bench_report
 
@@ -143,6 +135,14 @@ BenchSetting setting_of(const BenchRun& run) {
           .rounds = run.options().rounds,
           .quick = run.options().quick,
           .seconds = run.seconds_used()};
+}
+
+std::string setting_line(const BenchSetting& setting) {
+  const Machine& machine = setting.machine;
+  return fmt::format("{}, {} cores; {}; {}, {}{}; {}; kernels {}; files in {}; {} rounds{}; {:.0f} s",
+                     machine.cpu, setting.cores, machine.system, machine.compiler, machine.build_type,
+                     machine.assertions ? " with assertions" : "", machine.openssl, setting.kernel,
+                     setting.file_system, setting.rounds, setting.quick ? " (quick)" : "", setting.seconds);
 }
 
 std::string bench_json(const BenchSetting& setting, const std::vector<JudgedFigure>& figures,

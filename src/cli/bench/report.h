@@ -30,6 +30,9 @@ struct BenchSetting {
 };
 BenchSetting setting_of(const BenchRun& run);
 
+/// All of it in one line.
+std::string setting_line(const BenchSetting& setting);
+
 /// One JSON object and a line's end. Ratios are fractions, which the library's JSON does not have.
 std::string bench_json(const BenchSetting& setting, const std::vector<JudgedFigure>& figures,
                        const std::vector<Row>& rows);

@@ -36,6 +36,14 @@ double sum_in_round(const Samples& samples, std::span<const Term> terms, std::si
 }  // namespace
 }  // namespace round_loop
 
+Variant repeated(Variant variant, std::size_t times) {
+  variant.work = [work = std::move(variant.work), times]() -> Status {
+    for (std::size_t i = 0; i < times; ++i) KVPACK_TRY(work());
+    return success();
+  };
+  return variant;
+}
+
 Result<Samples> run_rounds(std::span<const Variant> variants, const RoundLoop& loop) {
   Samples samples;
   samples.seconds.resize(variants.size());

@@ -21,6 +21,9 @@ struct Variant {
   std::function<double()> seconds{};
 };
 
+/// A variant whose turn is its work so many times over, for work that is short.
+Variant repeated(Variant variant, std::size_t times);
+
 /// What the loop needs of the machine, so that tests give their own.
 struct RoundLoop {
   std::size_t rounds = 5;
