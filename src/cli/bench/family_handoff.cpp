@@ -160,11 +160,12 @@ class Transfer {
   }
 
   template <class PayloadIn>
-  Status receive(const Sha256Kernels& kernels, unsigned /*threads*/, const PayloadIn& payload_in) {
+  Status receive(const Sha256Kernels& kernels, unsigned threads, const PayloadIn& payload_in) {
     ReceivePolicy policy;
     policy.keys = {{"bench", 1, &key_}};
     policy.times.reset();
     policy.sha256 = &kernels;
+    policy.threads = threads;
     ReceiveLoop loop(std::move(policy));
     const auto head_in = [&](std::size_t i) -> Status {
       ByteSpan head = heads_[i];
