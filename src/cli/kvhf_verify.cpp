@@ -2,6 +2,7 @@
 
 #include "cli/cut_files.h"
 #include "cli/kvhf_command.h"
+#include "kvpack/crypto/sha256_machine.h"
 #include "kvpack/handoff/kvhf_bundle.h"
 #include "kvpack/handoff/kvhf_session.h"
 #include "kvpack/handoff/mac_key_file.h"
@@ -87,6 +88,7 @@ Result<Verdict> verify_stream(const Environment& environment, const KvhfVerifyOp
   session_options.frames.max_payload_bytes = limits.max_frame_bytes;
   session_options.limits = limits;
   session_options.key = key;
+  session_options.sha256 = &machine_sha256_kernels();
   kvhf::Session session(std::move(session_options), sink, store);
   Progress progress(*environment.common, "verifying", file.size_bytes());
   KVPACK_TRY_ASSIGN(Verdict verdict, receive_stream(file, session, limits.now_unix_ms, progress));
@@ -97,7 +99,7 @@ Result<Verdict> verify_stream(const Environment& environment, const KvhfVerifyOp
 Result<Verdict> verify_bundle(const Environment& environment, const KvhfVerifyOptions& options,
                               const kvhf::Limits& limits, const handoff::MacKey* key,
                               VerifiedTransfer& verified) {
-  auto opened = kvhf::open_bundle(*environment.fs, options.path, limits);
+  auto opened = kvhf::open_bundle(*environment.fs, options.path, limits, {}, machine_sha256_kernels());
   if (!opened.has_value()) {
     if (opened.error().code == ErrorCode::kIo) return std::move(opened.error());
     return Verdict::refused(std::move(opened.error()));

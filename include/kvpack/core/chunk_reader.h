@@ -70,7 +70,7 @@ class ChunkReader {
   void unpack(std::span<ChunkRead> chunks, const KeySchedule* keys, Good& good);
   static Status unpack_one(Opening& opening, const KeySchedule* keys);
   void judge_identities(const KeySchedule& keys, Good& good);
-  Result<Bytes> prefix_of(const ChunkRead& chunk, const Opening& opening, const KeySchedule& keys) const;
+  static Result<Bytes> prefix_of(const ChunkRead& chunk, Opening& opening, const KeySchedule& keys);
 
   ObjectSource* source_;
   const IdentifiedFamily* family_;
@@ -112,7 +112,9 @@ inline void ChunkReader::lay_out(std::span<const ChunkRead> chunks) {
   std::size_t payloads = 0;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const ChainChunk& chunk = *chunks[i].chunk;
+    Bytes room = openings_[i].prefix.has_value() ? std::move(*openings_[i].prefix) : Bytes{};
     openings_[i] = {};
+    openings_[i].prefix = std::move(room);
     openings_[i].raw = detail::is_read_in_place(*family_, *chunks[i].state, chunk);
     if (openings_[i].raw) edges += chunk.ref.object_bytes - chunk.span.plaintext_bytes;
     payloads += chunk_read_bytes(*family_, *chunks[i].state, chunk, !chunks[i].target.empty());
@@ -153,10 +155,12 @@ inline void ChunkReader::fetch(std::span<const ChunkRead> chunks, Good& good) {
   }
 }
 
-inline Result<Bytes> ChunkReader::prefix_of(const ChunkRead& chunk, const Opening& opening,
-                                            const KeySchedule& keys) const {
+/// What the content id covers before the plaintext, in the memory of the last one.
+inline Result<Bytes> ChunkReader::prefix_of(const ChunkRead& chunk, Opening& opening,
+                                            const KeySchedule& keys) {
   return detail::chunk_content_prefix(keys, opening.header.family_id,
-                                      {chunk.state, chunk.chunk->span, opening.plaintext});
+                                      {chunk.state, chunk.chunk->span, opening.plaintext},
+                                      std::move(*opening.prefix));
 }
 
 /// The digest of each object, and in the same pass the content id where the plaintext is in sight.

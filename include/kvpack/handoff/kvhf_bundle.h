@@ -87,9 +87,11 @@ using PlaneVisitor = std::function<Status(VerifiedPlane)>;
 /// Opens a bundle with full verification, one plane in memory at a time.
 /// @param limits  `now_unix_ms` must lie in the begin's window: a bundle past its deadline is refused
 /// @param visit   may be empty
+/// @param sha256  hash the planes
 /// @error kValidation kCanonical  first violation @error kIo  something is missing or cannot be read
 Result<OpenedBundle> open_bundle(FileSystem& fs, const std::string& path, const Limits& limits,
-                                 const PlaneVisitor& visit = {});
+                                 const PlaneVisitor& visit = {},
+                                 const Sha256Kernels& sha256 = kOpensslSha256);
 
 // ---------------------------------------------------------------------------------------------------------
 
@@ -392,7 +394,7 @@ inline Status BundleStager::seal(const SealWitness& witness) {
 }
 
 inline Result<OpenedBundle> open_bundle(FileSystem& fs, const std::string& path, const Limits& limits,
-                                        const PlaneVisitor& visit) {
+                                        const PlaneVisitor& visit, const Sha256Kernels& sha256) {
   KVPACK_TRY_ASSIGN(const auto root,
                     detail::open_real_directory(fs, path, "bundle", "bundle path is not a directory"));
   KVPACK_TRY(detail::entry_facts(*root, detail::kBeginFile, "begin manifest"));
@@ -411,7 +413,7 @@ inline Result<OpenedBundle> open_bundle(FileSystem& fs, const std::string& path,
 
   auto layers = root->open_directory(detail::kLayersDirectory);
   if (!layers.has_value()) return detail::as_io(std::move(layers.error()));
-  Verifier verifier(std::move(validated));
+  Verifier verifier(std::move(validated), sha256);
   KVPACK_TRY(detail::read_planes(**layers, verifier, visit));
   KVPACK_TRY_ASSIGN(SealWitness witness, verifier.seal(std::move(seal)));
   KVPACK_TRY_ASSIGN(const Bytes ready,
