@@ -1,9 +1,49 @@
 // The checks of arguments that all exports share. Adapters compile this file into libraries of their own.
 #include <algorithm>
+#include <mutex>
+#include <new>
 
 #include "internal.h"
 
 namespace kvpack::capi {
+
+namespace {
+
+/// What a freed handle has become: no tag that any handle has, and the one that was freed after it.
+struct FreedHandle {
+  std::uint64_t tag;
+  FreedHandle* next;
+};
+constexpr std::uint64_t kFreedTag = handle_tag("KVfreed");
+constexpr std::size_t kMaxFreedHandles = 65'536;
+
+/// The freed handles, oldest first. Of builds that keep them.
+struct FreedHandles {
+  std::mutex mutex{};
+  FreedHandle* oldest = nullptr;
+  FreedHandle* newest = nullptr;
+  std::size_t count = 0;
+};
+constinit FreedHandles freed_handles{};
+
+}  // namespace
+
+void keep_freed(void* memory, std::size_t bytes) noexcept {
+  std::memset(memory, 0, bytes);
+  auto* freed = new (memory) FreedHandle{kFreedTag, nullptr};
+  FreedHandle* gone = nullptr;
+  {
+    const std::lock_guard lock(freed_handles.mutex);
+    (freed_handles.newest == nullptr ? freed_handles.oldest : freed_handles.newest->next) = freed;
+    freed_handles.newest = freed;
+    if (++freed_handles.count > kMaxFreedHandles) {
+      gone = freed_handles.oldest;
+      freed_handles.oldest = gone->next;
+      --freed_handles.count;
+    }
+  }
+  ::operator delete(gone);
+}
 
 Error bad_argument(std::string_view name, std::string_view problem) {
   std::string text = "argument ";

@@ -19,75 +19,12 @@ constexpr std::uint64_t kCacheRestoredV0 = KVPACK_SIZE_UP_TO(kvpack_cache_restor
 
 static_assert(KVPACK_CACHE_LOGITS == kLogitsPart);
 
-/// Who is told what a cache does.
-class CacheLog {
- public:
-  CacheLog(kvpack_log_fn callback, void* user) noexcept : callback_(callback), user_(user) {}
-
-  bool listens() const noexcept { return callback_ != nullptr; }
-
-  void tell(std::uint32_t level, const std::string& text) const {
-    if (!listens()) return;
-    // Nothing depends on who listens, so nobody is told when it throws.
-    (void)run_callback("log", [&] {
-      callback_(user_, level, text.c_str());
-      return KVPACK_OK;
-    });
-  }
-
-  void tell_failure(std::string_view what, const Error& error) const {
-    if (!listens()) return;
-    const char* category = kvpack_status_name(static_cast<kvpack_status>(error.code));
-    tell(KVPACK_LOG_WARNING,
-         std::string(what) + " refused: " + (category == nullptr ? "" : category) + ": " + error.message);
-  }
-
-  void tell_fault(const StoreFault& fault) const {
-    if (!listens()) return;
-    std::string text = fault.object == StoreFault::Object::kChunk ? "chunk " : "manifest ";
-    text += fault.id.hex() + " of a cut of " + std::to_string(fault.token_count) + " tokens ";
-    text += fault.action == StoreFault::Action::kQuarantined ? "is damaged and was put aside: "
-                                                             : "cannot be used and was passed over: ";
-    tell(KVPACK_LOG_WARNING, text + fault.error.verdict());
-  }
-
- private:
-  kvpack_log_fn callback_;
-  void* user_;
-};
-
-/// Memory of the caller's. Outlives the cache when a state does.
-class CallbackMemory final : public PayloadMemory {
- public:
-  explicit CallbackMemory(const kvpack_cache_options& options) noexcept
-      : allocate_(options.allocate), release_(options.release), user_(options.memory_user) {}
-
-  Result<MutableByteSpan> allocate(std::uint64_t bytes) override {
-    void* data = nullptr;
-    KVPACK_TRY(run_callback("allocate", [&] { return allocate_(user_, &data, bytes); }));
-    if (data == nullptr) return fail(ErrorCode::kNoMemory, "out of memory");
-    return lend_bytes(data, bytes, "data");
-  }
-
-  void release(MutableByteSpan memory) noexcept override {
-    try {
-      release_(user_, memory.data(), memory.size());
-    } catch (...) {  // Thrown by the caller's own code. The memory is the caller's again.
-    }
-  }
-
- private:
-  kvpack_allocate_fn allocate_;
-  kvpack_release_fn release_;
-  void* user_;
-};
-
 /// An open cache. Its store is shared with handles that were made of it.
 struct OpenCache {
   std::shared_ptr<OpenStore> open;
   StateCache cache;
   std::shared_ptr<PayloadMemory> memory;  ///< Null: the heap.
-  CacheLog log;
+  Log log;
   bool encrypt;
 };
 
@@ -155,19 +92,11 @@ Result<StateCacheConfig> read_cache_config(const kvpack_cache_options& options) 
   return config;
 }
 
-/// Null: the heap.
-Result<std::shared_ptr<PayloadMemory>> read_memory(const kvpack_cache_options& options) {
-  if ((options.allocate == nullptr) != (options.release == nullptr))
-    return bad_argument("release", "must be given with allocate, and only with it");
-  if (options.allocate == nullptr) return std::shared_ptr<PayloadMemory>();
-  return std::shared_ptr<PayloadMemory>(std::make_shared<CallbackMemory>(options));
-}
-
 /// All that needs no file, so that a mistake makes none.
 struct CacheOpening {
   StateCacheConfig config;
   StoreOptions store;
-  std::shared_ptr<PayloadMemory> memory;
+  std::shared_ptr<PayloadMemory> memory{};
   bool create = false;
   bool read_only = false;
   bool encrypt = true;
@@ -191,8 +120,8 @@ Result<CacheOpening> read_opening(const kvpack_cache_options& options) {
   if (options.max_parallelism > 256) return bad_argument("max_parallelism", "must be at most 256");
   if (options.max_parallelism != 0) store.memory.parallelism = options.max_parallelism;
   KVPACK_TRY_ASSIGN(store.strict, read_flag(options.strict, "strict"));
-  KVPACK_TRY_ASSIGN(opening.memory, read_memory(options));
-  const CacheLog log(options.log, options.log_user);
+  KVPACK_TRY_ASSIGN(opening.memory, read_memory(options.allocate, options.release, options.memory_user));
+  const Log log(options.log, options.log_user);
   if (log.listens()) store.on_fault = [log](const StoreFault& fault) { log.tell_fault(fault); };
   return opening;
 }
@@ -209,9 +138,10 @@ Result<std::shared_ptr<const OpenCache>> open_cache(const kvpack_cache_options& 
     KVPACK_TRY_ASSIGN(open->store, open_cache_store(opening.store, opening.create));
   }
   KVPACK_TRY_ASSIGN(StateCache cache, StateCache::create(*open->store, std::move(opening.config)));
+  open->log = Log(options.log, options.log_user);
+  const Log log = open->log;
   return std::make_shared<const OpenCache>(
-      OpenCache{std::move(open), std::move(cache), std::move(opening.memory),
-                CacheLog(options.log, options.log_user), opening.encrypt});
+      OpenCache{std::move(open), std::move(cache), std::move(opening.memory), log, opening.encrypt});
 }
 
 /// Members of what belongs to the store, which is there already.
@@ -237,10 +167,11 @@ Result<std::shared_ptr<const OpenCache>> open_cache_beside(const OpenCache& besi
   KVPACK_TRY(check_reserved(options.reserved));
   KVPACK_TRY_ASSIGN(StateCacheConfig config, read_cache_config(options));
   KVPACK_TRY_ASSIGN(const bool unencrypted, read_flag(options.unencrypted, "unencrypted"));
-  KVPACK_TRY_ASSIGN(std::shared_ptr<PayloadMemory> memory, read_memory(options));
+  KVPACK_TRY_ASSIGN(std::shared_ptr<PayloadMemory> memory,
+                    read_memory(options.allocate, options.release, options.memory_user));
   KVPACK_TRY_ASSIGN(StateCache cache, StateCache::create(*beside.open->store, std::move(config)));
   return std::make_shared<const OpenCache>(OpenCache{beside.open, std::move(cache), std::move(memory),
-                                                     CacheLog(options.log, options.log_user), !unencrypted});
+                                                     Log(options.log, options.log_user), !unencrypted});
 }
 
 // ---- saving ----
@@ -305,17 +236,16 @@ kvpack_cache_saved describe_save(const CacheSaved& saved) noexcept {
   return out;
 }
 
-/// A save that is durable does not fail for want of memory for its log line.
-void log_save(const CacheLog& log, const CacheSaved& saved) noexcept try {
-  if (!log.listens()) return;
-  std::string text = saved.replayed ? "already there: " : "saved: ";
-  text += std::to_string(saved.head().cut.token_count) + " tokens, " +
-          std::to_string(saved.head().restored_bytes) + " bytes";
-  if (!saved.replayed)
-    text += "; " + std::to_string(saved.written.object_bytes) + " bytes written, " +
-            std::to_string(saved.shared.object_bytes) + " shared";
-  log.tell(KVPACK_LOG_INFO, text);
-} catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+void log_save(const Log& log, const CacheSaved& saved) noexcept {
+  log.tell(KVPACK_LOG_INFO, [&] {
+    std::string text = saved.replayed ? "already there: " : "saved: ";
+    text += std::to_string(saved.head().cut.token_count) + " tokens, " +
+            std::to_string(saved.head().restored_bytes) + " bytes";
+    if (!saved.replayed)
+      text += "; " + std::to_string(saved.written.object_bytes) + " bytes written, " +
+              std::to_string(saved.shared.object_bytes) + " shared";
+    return text;
+  });
 }
 
 // ---- restoring ----
@@ -362,13 +292,14 @@ kvpack_cache_restored describe_cache_restore(const CacheRestore& done) noexcept 
   return out;
 }
 
-void log_restore(const CacheLog& log, const CacheRestore& done, std::size_t wanted) {
-  if (!log.listens()) return;
-  const std::string of = " of " + std::to_string(wanted) + " tokens";
-  if (!done.state) return log.tell(KVPACK_LOG_INFO, "miss: nothing" + of);
-  std::string text = "restored: " + std::to_string(done.token_count) + of + ", ";
-  text += std::to_string(done.restored_bytes) + " bytes";
-  log.tell(KVPACK_LOG_INFO, text + (done.has_logits ? ", with logits" : ", without logits"));
+void log_restore(const Log& log, const CacheRestore& done, std::size_t wanted) noexcept {
+  log.tell(KVPACK_LOG_INFO, [&] {
+    const std::string of = " of " + std::to_string(wanted) + " tokens";
+    if (!done.state) return "miss: nothing" + of;
+    std::string text = "restored: " + std::to_string(done.token_count) + of + ", ";
+    text += std::to_string(done.restored_bytes) + " bytes";
+    return text + (done.has_logits ? ", with logits" : ", without logits");
+  });
 }
 
 Error unresolved_factor() {
@@ -398,7 +329,7 @@ kvpack_status kvpack_cache_open(kvpack_cache** out, const kvpack_cache_options* 
     KVPACK_TRY_ASSIGN(const auto known, read_options(options, kCacheOptionsV0, "options"));
     auto opened = open_cache(known);
     if (!opened.has_value()) {
-      CacheLog(known.log, known.log_user).tell_failure("opening", opened.error());
+      Log(known.log, known.log_user).tell_failure("opening", opened.error());
       return std::move(opened.error());
     }
     *out = new kvpack_cache(*std::move(opened));
@@ -414,7 +345,7 @@ kvpack_status kvpack_cache_open_beside(kvpack_cache** out, const kvpack_cache* b
     KVPACK_TRY_ASSIGN(const auto known, read_options(options, kCacheOptionsV0, "options"));
     auto opened = open_cache_beside(*beside->shared, known);
     if (!opened.has_value()) {
-      CacheLog(known.log, known.log_user).tell_failure("opening", opened.error());
+      Log(known.log, known.log_user).tell_failure("opening", opened.error());
       return std::move(opened.error());
     }
     *out = new kvpack_cache(*std::move(opened));
@@ -471,7 +402,7 @@ kvpack_status kvpack_cache_restore(kvpack_cache* cache, kvpack_cache_state** sta
   });
 }
 
-const void* kvpack_cache_state_data(const kvpack_cache_state* state, uint64_t part, uint64_t* size) {
+const void* kvpack_cache_state_data(const kvpack_cache_state* state, uint64_t* size, uint64_t part) {
   const ByteSpan bytes = is_live(state) ? state->state.part(static_cast<std::size_t>(part)) : ByteSpan{};
   if (size != nullptr) *size = bytes.size();
   return bytes.empty() ? nullptr : bytes.data();

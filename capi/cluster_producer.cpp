@@ -8,7 +8,7 @@ namespace kvpack::capi {
 
 namespace {
 
-constexpr std::uint64_t kProducerOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_producer_options, muse_identity);
+constexpr std::uint64_t kProducerOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_producer_options, log_user);
 constexpr std::uint64_t kTransferV0 = KVPACK_SIZE_UP_TO(kvpack_transfer, reserved);
 constexpr std::uint64_t kSendOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_send_options, reserved);
 constexpr std::uint64_t kSentV0 = KVPACK_SIZE_UP_TO(kvpack_sent, reserved);
@@ -193,10 +193,11 @@ Result<std::optional<muse::TargetModel>> read_target_model(const kvpack_muse_con
 }  // namespace kvpack::capi
 
 struct kvpack_producer final : kvpack::capi::Handle<kvpack::capi::handle_tag("KVprod")> {
-  kvpack_producer(kvpack::net::ProducerConfig read, bool of_muse)
-      : config(std::move(read)), is_muse(of_muse) {}
+  kvpack_producer(kvpack::net::ProducerConfig read, bool of_muse, kvpack::capi::Log teller)
+      : config(std::move(read)), is_muse(of_muse), log(teller) {}
   kvpack::net::ProducerConfig config;
   bool is_muse;
+  kvpack::capi::Log log;
 };
 
 using namespace kvpack;        // NOLINT(google-build-using-namespace)
@@ -214,7 +215,7 @@ kvpack_status kvpack_producer_open(kvpack_producer** out, const kvpack_producer_
     if (model.has_value())
       KVPACK_TRY(
           muse::check_configured_identity(*model, config.identity, config.target_cache_identity_sha256));
-    *out = new kvpack_producer(std::move(config), model.has_value());
+    *out = new kvpack_producer(std::move(config), model.has_value(), Log(known.log, known.log_user));
     return success();
   });
 }
@@ -237,8 +238,12 @@ kvpack_status kvpack_producer_send(const kvpack_producer* producer, kvpack_sent*
     }
     SystemFileSystem fs;
     const SystemClock clock;
-    KVPACK_TRY_ASSIGN(const net::SendReceipt receipt,
-                      net::send_handoff(fs, clock, config, outgoing, *source, how));
+    KVPACK_TRY_ASSIGN(
+        const net::SendReceipt receipt,
+        producer->log.watch("transfer", net::send_handoff(fs, clock, config, outgoing, *source, how)));
+    producer->log.tell(KVPACK_LOG_INFO, [&] {
+      return "sent transfer " + receipt.transfer_id + ": " + std::to_string(receipt.payload_bytes) + " bytes";
+    });
     // What was acknowledged is a success, whatever memory is left for its text.
     output.fill(describe_sent(receipt));
     if (json != nullptr) *json = receipt_text(receipt);

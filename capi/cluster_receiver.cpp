@@ -12,7 +12,7 @@ namespace kvpack::capi {
 
 namespace {
 
-constexpr std::uint64_t kReceiverFilesV0 = KVPACK_SIZE_UP_TO(kvpack_receiver_options, schedule_user);
+constexpr std::uint64_t kReceiverFilesV0 = KVPACK_SIZE_UP_TO(kvpack_receiver_options, log_user);
 constexpr std::uint64_t kReceiverRequestV0 = KVPACK_SIZE_UP_TO(kvpack_receiver_request, held_token_count);
 constexpr std::uint64_t kReceiverInfoV0 = KVPACK_SIZE_UP_TO(kvpack_receiver_info, degraded);
 
@@ -95,6 +95,7 @@ struct EnrolledReceiver {
   net::ReceiverConfig config;
   std::uint64_t transfer_bytes = 0;  ///< Memory for one.
   std::optional<muse::TargetModel> model{};
+  std::shared_ptr<PayloadMemory> memory{};  ///< Of what is received into a Muse engine.
 };
 
 }  // namespace kvpack::capi
@@ -146,7 +147,11 @@ kvpack_attempt describe_attempt(const net::AttemptReceipt& receipt, const std::s
 class CallbackHost final : public net::ReceiverHost {
  public:
   CallbackHost(const kvpack_receiver_options& options, EnrolledReceiver enrolled)
-      : admit_(options.admit), ended_(options.ended), user_(options.user), enrolled_(std::move(enrolled)) {}
+      : admit_(options.admit),
+        ended_(options.ended),
+        user_(options.user),
+        log_(options.log, options.log_user),
+        enrolled_(std::move(enrolled)) {}
 
   Result<net::Admission> admit(const BeginFrame& begin) override {
     AdmittedTransfer& transfer = transfers_.emplace_back();
@@ -170,6 +175,7 @@ class CallbackHost final : public net::ReceiverHost {
       transfers_.erase(transfer);
       break;
     }
+    tell_end(receipt);
     if (ended_ == nullptr) return;
     try {
       const std::string json = net::receipt_json(receipt);
@@ -181,6 +187,18 @@ class CallbackHost final : public net::ReceiverHost {
   }
 
  private:
+  void tell_end(const net::AttemptReceipt& receipt) const noexcept {
+    const bool committed = receipt.end == net::AttemptEnd::kCommitted;
+    log_.tell(committed ? KVPACK_LOG_INFO : KVPACK_LOG_WARNING, [&] {
+      std::string text = committed ? "received " : "refused ";
+      text += receipt.transfer_id.empty() ? std::string("a connection") : "transfer " + receipt.transfer_id;
+      text += " of " + (receipt.peer.empty() ? std::string("a peer that left") : receipt.peer);
+      if (committed) text += ": " + std::to_string(receipt.installed_bytes) + " bytes";
+      if (receipt.error.has_value()) text += ": " + receipt.error->verdict();
+      return text;
+    });
+  }
+
   Status ask(const BeginFrame& begin, AdmittedTransfer& transfer) {
     std::vector<kvpack_handoff_component> components;
     const kvpack_handoff_offer offer = describe_offer(begin, components);
@@ -193,6 +211,7 @@ class CallbackHost final : public net::ReceiverHost {
   decltype(kvpack_receiver_options::admit) admit_;
   decltype(kvpack_receiver_options::ended) ended_;
   void* user_;
+  Log log_;
   EnrolledReceiver enrolled_;
   std::list<AdmittedTransfer> transfers_{};
 };
@@ -228,6 +247,7 @@ Status open_receiver(kvpack_receiver& out, const kvpack_receiver_options& option
   KVPACK_TRY_ASSIGN(enrolled.model, read_target_model(options.muse_config, options.muse_identity));
   if (enrolled.model.has_value() && options.schedule != nullptr)
     return bad_argument("schedule", "must be NULL beside a Muse model");
+  KVPACK_TRY_ASSIGN(enrolled.memory, read_memory(options.allocate, options.release, options.memory_user));
   KVPACK_TRY_ASSIGN(enrolled.config, net::load_receiver_config(out.fs, config_path));
   net::ReceiverSettings settings;
   if (options.settings_path != nullptr) {
@@ -275,6 +295,7 @@ Status admit_into_muse(const kvpack_admission& admission, const kvpack_muse_engi
   options.prefix_cut = admission.begin->prefix_cut;
   options.max_context_tokens = made->session.geometry().max_context_tokens;
   options.memory_limit_bytes = admission.receiver->transfer_bytes;
+  options.memory = admission.receiver->memory;
   // Planes of another history are not asked for: such a delta is refused before the sink is begun.
   if (goes_on_from(*admission.begin, held)) {
     KVPACK_TRY_ASSIGN(options.held, made->session.export_snapshot());
@@ -345,7 +366,10 @@ kvpack_status kvpack_receiver_open(kvpack_receiver** out, const kvpack_receiver_
     KVPACK_TRY(check_pointer(out, "out"));
     KVPACK_TRY_ASSIGN(const auto known, read_options(options, kReceiverFilesV0, "options"));
     auto receiver = std::make_unique<kvpack_receiver>();
-    KVPACK_TRY(open_receiver(*receiver, known));
+    if (const Status opened = open_receiver(*receiver, known); !opened.has_value()) {
+      Log(known.log, known.log_user).tell_failure("opening", opened.error());
+      return opened;
+    }
     *out = receiver.release();
     return success();
   });

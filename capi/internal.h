@@ -94,10 +94,26 @@ Status check_optional_handle(const H* handle, std::string_view name) {
   return check_handle(handle, name);
 }
 
+/// Whether the memory of freed handles is kept for a while, so that their use is refused and not undefined.
+#if defined(KVPACK_KEEP_FREED_HANDLES) || !defined(NDEBUG)
+inline constexpr bool kKeepsFreedHandles = true;
+#else
+inline constexpr bool kKeepsFreedHandles = false;
+#endif
+
+/// Takes the memory of a handle that has been destroyed, wipes it, and frees it when many others have come.
+void keep_freed(void* memory, std::size_t bytes) noexcept;
+
 /// The body of every `_free`. What is no live handle is left alone.
 template <class H>
 void free_handle(H* handle) noexcept {
-  if (is_live(handle)) delete handle;
+  if (!is_live(handle)) return;
+  if constexpr (kKeepsFreedHandles) {
+    std::destroy_at(handle);
+    keep_freed(handle, sizeof(H));
+  } else {
+    delete handle;
+  }
 }
 
 // ---- arguments ----

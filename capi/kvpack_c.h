@@ -12,14 +12,17 @@
  * `error`, which may be NULL, a failing call also gives an error handle, which the caller frees. A call that
  * succeeds leaves
  * `*error` alone; a call that fails leaves its outputs alone, except for memory that its text calls scratch.
- * Nothing is thrown, and there is no state per thread or per process.
+ * Nothing is thrown, and there is no state per thread or per process. Every fallible function may fail with
+ * INVALID_ARGUMENT, STRUCT_SIZE, BAD_HANDLE, NO_MEMORY and INTERNAL; its text names what comes besides, and
+ * of these only what says more than the name.
  *
  * Handles. What a function writes through a `**` parameter belongs to the caller, who frees it with the
  * `_free` of its type; NULL is ignored there. A handle keeps what it needs of other handles alive, so they
  * may be freed in any order. "Immutable" handles may be used by several threads at once; the others by one
  * thread at a time. Freeing is for one thread, when no other uses the handle. Accessors that return a value
  * instead of a status give 0 or NULL for what is no live handle of their type or is out of range. Pointers
- * that they return belong to the handle.
+ * that they return belong to the handle. A handle that was freed is most likely refused with BAD_HANDLE;
+ * where kvpack_has_feature("freed_handles") it is for certain, until many others have been freed.
  *
  * Spans. A length follows its pointer: `x, x_size` in bytes, `x, x_count` in elements. NULL goes with length
  * 0 only. Inputs are copied or used up during the call, unless a text says that they are borrowed. Texts are
@@ -35,6 +38,12 @@
  * Callbacks. They get the `user` pointer that came with them, return 0 or a status, and may not use a handle
  * that is busy with the call in which they run. A code from 100 on ends the call with that code; any other
  * nonzero code, and a C++ exception, ends it with KVPACK_ERR_CALLBACK. Which threads call is said with each.
+ *
+ * Logs and memory. What is opened and then works for long (stores, caches, receivers, producers) tells a
+ * kvpack_log_fn of the caller's, where it is given one, what it does. What holds the payload of a restore or
+ * a transfer until the engine takes it is lent by the engine (`lend`, shadows), or comes from a
+ * kvpack_allocate_fn that was given at opening, or else from the heap. Nothing else can be taken from the
+ * caller: what OpenSSL, SQLite and the C++ runtime use is theirs.
  */
 #ifndef KVPACK_C_H
 #define KVPACK_C_H
@@ -63,21 +72,23 @@ extern "C" {
 
 /* The interface that this header describes: the major number changes when programs must be rebuilt, the minor
  * number when functions, fields or codes are added. */
-#define KVPACK_ABI_MAJOR 0
-#define KVPACK_ABI_MINOR 1
+#define KVPACK_ABI_MAJOR 1
+#define KVPACK_ABI_MINOR 0
 #define KVPACK_ABI_VERSION (KVPACK_ABI_MAJOR * 65536 + KVPACK_ABI_MINOR)
 
 /* KVPACK_ABI_VERSION of the library that is loaded. A program works with it when the major numbers are equal
  * and its minor number is not below the program's. */
 KVPACK_API uint32_t kvpack_abi_version(void);
 
-/* Version of the library as text, for example "0.1.0". */
+/* Version of the library as text, for example "1.0.0". */
 KVPACK_API const char* kvpack_version(void);
 
 /* 1 when the library has a feature, else 0, also for names that it does not know. Features: "codec"
  * (everything over bytes and callbacks), "files" (members called `path`), "json" (canonical JSON and proofs),
- * "handoff" (live transfers), "store" (stores in directories), "muse" (Muse models and their caches),
- * "cluster" (receivers and producers over TLS). */
+ * "handoff" (live transfers), "store" (stores in directories), "cache" (the same in two calls), "muse" (Muse
+ * models and their caches), "cluster" (receivers and producers over TLS); "sha256_shani", "sha256_avx512",
+ * "sha256_armv8" (kernels that were compiled in; the processor decides which is used); "freed_handles" (freed
+ * handles are kept for a while, so that their use is refused: builds for debugging). */
 KVPACK_API int32_t kvpack_has_feature(const char* name);
 
 /* # Status codes and errors
@@ -315,6 +326,23 @@ typedef kvpack_status (*kvpack_read_at_fn)(void* user, uint64_t offset, uint8_t*
 /* Told how far long work is. One call at a time, from any of the threads. Anything but 0 ends the work with
  * that status; KVPACK_ERR_CANCELLED is meant for it. */
 typedef kvpack_status (*kvpack_progress_fn)(void* user, uint64_t done_bytes, uint64_t total_bytes);
+
+/* How important it is what a handle says. */
+enum {
+  KVPACK_LOG_WARNING = 1, /* Something was refused, or damaged and passed over. */
+  KVPACK_LOG_INFO = 2     /* What was saved, restored, transferred or not found. */
+};
+
+/* Told what a handle does, in one line of UTF-8, by the thread that does it; several may call at once. No
+ * key, token or prompt is in it; names of files and peers may be. May not use the handle. */
+typedef void (*kvpack_log_fn)(void* user, uint32_t level, const char* text);
+
+/* Gives memory of `size` bytes, at least 1, or a status. Called by the thread that restores or receives;
+ * several may call at once. */
+typedef kvpack_status (*kvpack_allocate_fn)(void* user, void** data, uint64_t size);
+
+/* Takes memory back that kvpack_allocate_fn has given. Called by any thread. */
+typedef void (*kvpack_release_fn)(void* user, void* data, uint64_t size);
 
 /* # Bytes
  *
@@ -628,7 +656,8 @@ typedef struct kvpack_cut_builder kvpack_cut_builder;
 /* A cut that has been saved. Immutable. */
 typedef struct kvpack_saved_cut kvpack_saved_cut;
 
-/* A cut that has been opened; see the next section. */
+/* A cut that has been opened; see the next section. Immutable: its threads may be as many as its callbacks
+ * can bear. */
 typedef struct kvpack_cut kvpack_cut;
 
 /* A cut's content: identity, states, and where each of its bytes is. Immutable. */
@@ -758,7 +787,7 @@ KVPACK_API void kvpack_saved_cut_free(kvpack_saved_cut* saved);
  * A pack and its parents, checked as one chain; then its chunks, verified into memory that the caller lends.
  */
 
-/* An open pack set; see below. */
+/* An open pack set; see below. Immutable: its threads may be as many as its callback can bear. */
 typedef struct kvpack_pack_set kvpack_pack_set;
 
 /* Gives the pack with this manifest id. Called by one thread at a time. KVPACK_ERR_NOT_FOUND: it is absent.
@@ -841,8 +870,7 @@ typedef struct kvpack_restored_chunk {
 typedef kvpack_status (*kvpack_chunk_visit_fn)(void* user, const kvpack_restored_chunk* chunk);
 
 /* Opens a cut: the head pack and every parent, from leaf to root, each authenticated before its parent is
- * asked for. No chunk is read. The handle is immutable; its threads may be as many as its
- * callbacks can bear.
+ * asked for. No chunk is read.
  *
  * Errors: TRUNCATED, BAD_MAGIC, RESERVED, BOUNDS, CHECKSUM, AUTHENTICATION, SEMANTICS, GRAPH, CODEC,
  * UNKNOWN_ENUM; NOT_FOUND an epoch has no key, a parent is absent, or no key opens the manifest; QUOTA
@@ -1095,8 +1123,7 @@ KVPACK_API kvpack_status kvpack_pack_set_write(kvpack_pack_set_info* out, const 
                                                const kvpack_pack_set_writer_options* options,
                                                kvpack_error** error);
 
-/* Opens a set by header, inventory and footer alone: three reads, at most 128 MiB. The handle is immutable;
- * its threads may be as many as its callback can bear.
+/* Opens a set by header, inventory and footer alone: three reads, at most 128 MiB.
  *
  * Errors: TRUNCATED, BAD_MAGIC, RESERVED, CHECKSUM, BOUNDS, SEMANTICS, UNKNOWN_ENUM, GRAPH, with record; with
  * keys AUTHENTICATION, NOT_FOUND; IO; what the callback returns. */
@@ -1153,7 +1180,7 @@ KVPACK_API void kvpack_pack_set_free(kvpack_pack_set* set);
  * UNKNOWN_ENUM, SEMANTICS; GRAPH with a record; AUTHENTICATION, NOT_FOUND with keys. */
 KVPACK_API kvpack_status kvpack_pack_set_check_proof(kvpack_pack_set_entry* entry, kvpack_pack_set_info* info,
                                                      const void* proof, uint64_t proof_size,
-                                                     const kvpack_keys* keys, int32_t has_record,
+                                                     const kvpack_keys* keys, uint32_t has_record,
                                                      const void* record, uint64_t record_size,
                                                      kvpack_error** error);
 
@@ -1237,7 +1264,7 @@ typedef struct kvpack_store_watermarks {
 /* Which store, with what keys and bounds. */
 typedef struct kvpack_store_options {
   uint64_t struct_size;
-  const char* root;        /* Directory of the store: one root and one tenant. */
+  const char* directory;   /* Of the store: one stable root and one tenant. */
   const kvpack_keys* keys; /* Of the tenant; must have every epoch from minimum_epoch to active_epoch. */
   uint64_t active_epoch;   /* The epoch to write; 0: the ring's active one. */
   uint64_t minimum_epoch;  /* Oldest epoch to read; 0: the oldest of the ring, not more than 63 below. */
@@ -1254,6 +1281,8 @@ typedef struct kvpack_store_options {
                              * over. */
   kvpack_fault_fn on_fault; /* NULL: nobody is told. */
   void* fault_user;         /* Must stay good until the store is closed. */
+  kvpack_log_fn log;        /* Saves, restores, misses, faults, upkeep and refusals; NULL: nobody is told. */
+  void* log_user;           /* Must stay good until the store is closed. */
 } kvpack_store_options;
 
 /* What a store holds and what has happened to it. Counters go on from the day it was made; those of this
@@ -1313,7 +1342,7 @@ typedef struct kvpack_store_upkeep {
 
 /* Makes a store in a directory that is absent, empty, or holds an interrupted creation.
  *
- * Errors: EXPECTATION the root is not empty; else as kvpack_store_open. */
+ * Errors: EXPECTATION the directory is not empty; else as kvpack_store_open. */
 KVPACK_API kvpack_status kvpack_store_create(kvpack_store** out, const kvpack_store_options* options,
                                              kvpack_error** error);
 
@@ -1334,8 +1363,8 @@ KVPACK_API kvpack_status kvpack_store_open_read_only(kvpack_store** out, const k
 /* Sizes, counts and counters, at a cost that does not depend on what is stored. Also of a reader.
  *
  * Errors: CATALOG, IO. */
-KVPACK_API kvpack_status kvpack_store_stats(kvpack_store* store, kvpack_store_info* out,
-                                            kvpack_error** error);
+KVPACK_API kvpack_status kvpack_store_get_info(kvpack_store* store, kvpack_store_info* out,
+                                               kvpack_error** error);
 
 /* Everything that is due: silent saves are ended, quarantine and history pruned, what cannot be found is
  * collected, and above the mark `begin` the least recently used cuts are evicted down to `stop`, with
@@ -1432,13 +1461,13 @@ KVPACK_API kvpack_status kvpack_store_save(kvpack_store* store, kvpack_store_sav
                                            const kvpack_store_save_options* options, kvpack_error** error);
 
 /* How many cuts were published; at least 1. */
-KVPACK_API uint64_t kvpack_store_saved_count(const kvpack_store_saved* saved);
+KVPACK_API uint64_t kvpack_store_saved_cut_count(const kvpack_store_saved* saved);
 
 /* The cuts, ascending; the last is that of all tokens. */
 KVPACK_API const kvpack_stored_cut* kvpack_store_saved_cuts(const kvpack_store_saved* saved);
 
 /* What the save has cost. */
-KVPACK_API kvpack_status kvpack_store_saved_describe(const kvpack_store_saved* saved,
+KVPACK_API kvpack_status kvpack_store_saved_get_info(const kvpack_store_saved* saved,
                                                      kvpack_store_saved_info* out, kvpack_error** error);
 
 /* Frees what a save has given. */
@@ -1689,22 +1718,6 @@ typedef struct kvpack_cache kvpack_cache;
 /* A state that was restored: verified as a whole, and in memory until it is freed. Immutable. */
 typedef struct kvpack_cache_state kvpack_cache_state;
 
-/* How important it is what a handle says. */
-enum {
-  KVPACK_LOG_WARNING = 1, /* Something was refused, or damaged and passed over. */
-  KVPACK_LOG_INFO = 2     /* What was saved, restored or not found. */
-};
-
-/* Told what a handle does, in one line, by the thread that does it; several may call at once. No key, token
- * or prompt is in it. May not use the handle. */
-typedef void (*kvpack_log_fn)(void* user, uint32_t level, const char* text);
-
-/* Gives memory of `size` bytes, at least 1, or a status. Called by the thread that restores. */
-typedef kvpack_status (*kvpack_allocate_fn)(void* user, void** data, uint64_t size);
-
-/* Takes memory back that kvpack_allocate_fn has given. Called by any thread. */
-typedef void (*kvpack_release_fn)(void* user, void* data, uint64_t size);
-
 /* Stands for the logits among the parts of a state; the others are the planes in the order in which they were
  * described, or 0 for the blob. */
 #define KVPACK_CACHE_LOGITS UINT64_MAX
@@ -1860,8 +1873,8 @@ KVPACK_API kvpack_status kvpack_cache_restore(kvpack_cache* cache, kvpack_cache_
 
 /* A part of a restored state: exactly the bytes that were saved, or NULL when there is no such part. Those of
  * a part that was lent are the caller's own. `size` may be NULL. */
-KVPACK_API const void* kvpack_cache_state_data(const kvpack_cache_state* state, uint64_t part,
-                                               uint64_t* size);
+KVPACK_API const void* kvpack_cache_state_data(const kvpack_cache_state* state, uint64_t* size,
+                                               uint64_t part);
 
 /* First token of a plane: not 0 for a tail window. */
 KVPACK_API uint64_t kvpack_cache_state_token_start(const kvpack_cache_state* state, uint64_t part);
@@ -2034,7 +2047,7 @@ typedef struct kvpack_chunk_options {
   uint64_t struct_size;
   const kvpack_keys* keys;
   const kvpack_family* family;
-  uint64_t epoch;
+  uint64_t epoch; /* Not 0. */
   kvpack_state_key state;
   kvpack_chunk_span span;
   const void*
@@ -2084,7 +2097,7 @@ typedef struct kvpack_chunk_info {
 typedef struct kvpack_object_key_options {
   uint64_t struct_size;
   const kvpack_keys* keys;
-  uint64_t epoch;
+  uint64_t epoch; /* Not 0. */
   const kvpack_id* family_id;
   const kvpack_id* content_id;
   uint32_t codec;   /* KVPACK_CODEC. */
@@ -2556,10 +2569,10 @@ KVPACK_API void kvpack_handoff_sender_free(kvpack_handoff_sender* sender);
 /* Receives one transfer. One thread at a time; all callbacks are called by the thread of the call. */
 typedef struct kvpack_handoff_receiver kvpack_handoff_receiver;
 
-/* The place that a sink lends for a segment. Exists during the callback. */
+/* The place that a sink lends for a segment. Exists during the callback; one thread. */
 typedef struct kvpack_handoff_place kvpack_handoff_place;
 
-/* The segments that a delta must have. Exists during the callback. */
+/* The segments that a delta must have. Exists during the callback; one thread. */
 typedef struct kvpack_handoff_schedule kvpack_handoff_schedule;
 
 /* Adds the memory for the next `size` bytes of the payload. It is written before the payload is known to be
@@ -2903,8 +2916,9 @@ KVPACK_API kvpack_status kvpack_muse_identity_from_file(kvpack_muse_identity** o
                                                         kvpack_error** error);
 
 /* The fields of an identity. */
-KVPACK_API kvpack_status kvpack_muse_identity_get(const kvpack_muse_identity* identity,
-                                                  kvpack_muse_identity_fields* out, kvpack_error** error);
+KVPACK_API kvpack_status kvpack_muse_identity_get_fields(const kvpack_muse_identity* identity,
+                                                         kvpack_muse_identity_fields* out,
+                                                         kvpack_error** error);
 
 /* The digest of all eight fields: what caches in memory are told apart by. */
 KVPACK_API const kvpack_id* kvpack_muse_identity_digest(const kvpack_muse_identity* identity);
@@ -3020,6 +3034,19 @@ enum {
   KVPACK_MUSE_PUBLISH_ALIGNED_BOUNDARY = 5 /* The last multiple of 256 in the prompt has been reached. */
 };
 
+/* Which cache. */
+typedef struct kvpack_muse_cache_options {
+  uint64_t struct_size;
+  kvpack_store* store; /* May be open for reading only; then nothing can be saved. */
+  const kvpack_muse_config* config;
+  const kvpack_muse_identity* identity;
+  kvpack_allocate_fn allocate; /* Memory of planes that are being restored; NULL: the heap. */
+  kvpack_release_fn release;   /* Needed with allocate. */
+  void* memory_user;           /* Must stay good until the cache and every ladder that has it are freed. */
+  kvpack_log_fn log;           /* Saves, restores, misses and refusals; NULL: nobody is told. */
+  void* log_user;              /* Must stay good as long as memory_user. */
+} kvpack_muse_cache_options;
+
 /* How a session is saved. */
 typedef struct kvpack_muse_save_options {
   uint64_t struct_size;
@@ -3049,6 +3076,12 @@ typedef struct kvpack_muse_saved {
   uint64_t shared_object_bytes;
 } kvpack_muse_saved;
 
+/* How a session is restored. */
+typedef struct kvpack_muse_restore_options {
+  uint64_t struct_size;
+  const kvpack_cancel* cancel; /* NULL: nobody ends it. */
+} kvpack_muse_restore_options;
+
 /* What has been made live. */
 typedef struct kvpack_muse_restored {
   uint64_t struct_size;
@@ -3061,13 +3094,13 @@ typedef struct kvpack_muse_restored {
   uint64_t fault_count;    /* Deeper cuts that were passed over; on_fault of the store was told which. */
 } kvpack_muse_restored;
 
-/* Makes the cache of a model. The store may be open for reading only; then nothing can be saved.
+/* Makes the cache of a model.
  *
  * Errors: EXPECTATION as kvpack_muse_identity_stored, or the texts of the identity are too long to be stored
  * beside a cut. */
-KVPACK_API kvpack_status kvpack_muse_cache_new(kvpack_muse_cache** out, kvpack_store* store,
-                                               const kvpack_muse_config* config,
-                                               const kvpack_muse_identity* identity, kvpack_error** error);
+KVPACK_API kvpack_status kvpack_muse_cache_new(kvpack_muse_cache** out,
+                                               const kvpack_muse_cache_options* options,
+                                               kvpack_error** error);
 
 /* Saves what is live, with its final logits. What is stored already is not written again. `out` and `options`
  * may be NULL.
@@ -3100,16 +3133,17 @@ KVPACK_API kvpack_status kvpack_muse_cache_find_deepest(kvpack_muse_cache* cache
 
 /* Makes the deepest stored cut of a request live, KV and final logits together or not at all. A damaged one
  * is reported and passed over; with options->strict of the store it is the error. A miss leaves the engine as
- * it is. `out` and `cancel` may be NULL.
+ * it is. `out` and `options` may be NULL.
  *
  * Errors: as kvpack_muse_cache_restore. */
 KVPACK_API kvpack_status kvpack_muse_cache_restore_deepest(kvpack_muse_cache* cache,
                                                            kvpack_muse_restored* out,
                                                            const kvpack_muse_engine* engine,
                                                            const uint32_t* tokens, uint64_t token_count,
-                                                           const kvpack_cancel* cancel, kvpack_error** error);
+                                                           const kvpack_muse_restore_options* options,
+                                                           kvpack_error** error);
 
-/* Makes one cut live, of which `tokens` are all. `out` and `cancel` may be NULL.
+/* Makes one cut live, of which `tokens` are all. `out` and `options` may be NULL.
  *
  * Errors: NOT_FOUND the cut or a file of it is not there; AUTHENTICATION it is not one of this model and
  * these tokens, or damaged, and the other categories of kvpack_store_restore; EXPECTATION the engine cannot
@@ -3118,7 +3152,8 @@ KVPACK_API kvpack_status kvpack_muse_cache_restore_deepest(kvpack_muse_cache* ca
 KVPACK_API kvpack_status kvpack_muse_cache_restore(kvpack_muse_cache* cache, kvpack_muse_restored* out,
                                                    const kvpack_muse_engine* engine,
                                                    const kvpack_id* manifest_id, const uint32_t* tokens,
-                                                   uint64_t token_count, const kvpack_cancel* cancel,
+                                                   uint64_t token_count,
+                                                   const kvpack_muse_restore_options* options,
                                                    kvpack_error** error);
 
 /* Frees a cache. */
@@ -3172,8 +3207,8 @@ KVPACK_API kvpack_status kvpack_muse_resident_insert(kvpack_muse_resident* resid
                                                      const kvpack_muse_engine* engine, kvpack_error** error);
 
 /* What the tier holds, and what has happened to it. */
-KVPACK_API kvpack_status kvpack_muse_resident_stats(const kvpack_muse_resident* resident,
-                                                    kvpack_muse_resident_info* out, kvpack_error** error);
+KVPACK_API kvpack_status kvpack_muse_resident_get_info(const kvpack_muse_resident* resident,
+                                                       kvpack_muse_resident_info* out, kvpack_error** error);
 
 /* Frees a tier; a ladder that has it goes on. */
 KVPACK_API void kvpack_muse_resident_free(kvpack_muse_resident* resident);
@@ -3254,25 +3289,24 @@ KVPACK_API kvpack_status kvpack_muse_ladder_new(kvpack_muse_ladder** out,
                                                 kvpack_error** error);
 
 /* Makes the best prefix of a request live. A live session that serves is not touched: what lies behind
- * out->cut in its history is the caller's to drop. A miss leaves the engine as it is. `cancel` may be NULL.
+ * out->cut in its history is the caller's to drop. A miss leaves the engine as it is. `options` may be NULL.
  *
  * Errors: as kvpack_muse_cache_find_deepest and kvpack_muse_cache_restore. */
 KVPACK_API kvpack_status kvpack_muse_ladder_prepare(kvpack_muse_ladder* ladder, kvpack_muse_reuse_report* out,
                                                     const kvpack_muse_engine* engine, const uint32_t* tokens,
-                                                    uint64_t token_count, const kvpack_cancel* cancel,
+                                                    uint64_t token_count,
+                                                    const kvpack_muse_restore_options* options,
                                                     kvpack_error** error);
 
 /* The same before a remote producer hands the whole prompt over: makes live only what makes the transfer
  * shorter, and says in out->action what is to be done. A delta begins at a multiple of `align_tokens`; 0:
- * 256. `cancel` may be NULL.
+ * 256. `options` may be NULL.
  *
  * Errors: as kvpack_muse_ladder_prepare. */
-KVPACK_API kvpack_status kvpack_muse_ladder_plan_transfer(kvpack_muse_ladder* ladder,
-                                                          kvpack_muse_reuse_report* out,
-                                                          const kvpack_muse_engine* engine,
-                                                          const uint32_t* tokens, uint64_t token_count,
-                                                          uint64_t align_tokens, const kvpack_cancel* cancel,
-                                                          kvpack_error** error);
+KVPACK_API kvpack_status kvpack_muse_ladder_plan_transfer(
+    kvpack_muse_ladder* ladder, kvpack_muse_reuse_report* out, const kvpack_muse_engine* engine,
+    const uint32_t* tokens, uint64_t token_count, uint64_t align_tokens,
+    const kvpack_muse_restore_options* options, kvpack_error** error);
 
 /* Frees a ladder. */
 KVPACK_API void kvpack_muse_ladder_free(kvpack_muse_ladder* ladder);
@@ -3288,7 +3322,7 @@ KVPACK_API void kvpack_muse_ladder_free(kvpack_muse_ladder* ladder);
  * used by any thread, also meanwhile and from callbacks. */
 typedef struct kvpack_receiver kvpack_receiver;
 
-/* What an offer is admitted to. Exists during the callback. */
+/* What an offer is admitted to. Exists during the callback; one thread. */
 typedef struct kvpack_admission kvpack_admission;
 
 /* How an attempt has ended. Every connection that is accepted is one attempt. */
@@ -3361,6 +3395,12 @@ typedef struct kvpack_receiver_options {
 
   kvpack_handoff_schedule_fn schedule; /* Of other models; NULL: deltas are refused. */
   void* schedule_user;                 /* Must stay good until the receiver is freed. */
+
+  kvpack_allocate_fn allocate; /* Memory of what is received into Muse engines; NULL: the heap. */
+  kvpack_release_fn release;   /* Needed with allocate. */
+  void* memory_user;           /* Must stay good until the receiver is freed. */
+  kvpack_log_fn log;           /* The end of every attempt, by the thread that runs; NULL: nobody is told. */
+  void* log_user;              /* Must stay good until the receiver is freed. */
 } kvpack_receiver_options;
 
 /* Which transfers an admission takes beside the identities of the configuration, which all must have. */
@@ -3456,7 +3496,7 @@ KVPACK_API kvpack_status kvpack_receiver_get_info(const kvpack_receiver* receive
  * behind, which only a failure does, are aborted. */
 KVPACK_API void kvpack_receiver_free(kvpack_receiver* receiver);
 
-/* The settings of the sending end. Immutable. */
+/* The settings of the sending end. Immutable; each thread that sends waits for its own transfer. */
 typedef struct kvpack_producer kvpack_producer;
 
 /* A producer's file, and the engine around it. */
@@ -3468,6 +3508,9 @@ typedef struct kvpack_producer_options {
    * engine of it. */
   const kvpack_muse_config* muse_config;
   const kvpack_muse_identity* muse_identity;
+
+  kvpack_log_fn log; /* What was sent or refused; NULL: nobody is told. */
+  void* log_user;    /* Must stay good until the producer is freed. */
 } kvpack_producer_options;
 
 /* A segment to be sent. Fixed for good. */

@@ -48,6 +48,16 @@ kvpack_error* internal_error() noexcept {
   return &fixed.error;
 }
 
+constexpr auto kFeatures = std::to_array<std::string_view>({
+  "codec", "files", "json", "handoff", "store", "cache", "muse", "cluster",
+#if defined(__x86_64__)
+      "sha256_shani", "sha256_avx512",
+#elif defined(__aarch64__)
+      "sha256_armv8",
+#endif
+});
+constexpr std::string_view kFreedHandlesFeature = "freed_handles";
+
 }  // namespace
 
 kvpack_status report_failure(kvpack_error** error, const Error& failure) {
@@ -83,9 +93,10 @@ const char* kvpack_version(void) {
 }
 
 int32_t kvpack_has_feature(const char* name) {
-  static constexpr std::array<std::string_view, 7> kFeatures{"codec", "files", "json",   "handoff",
-                                                             "store", "muse",  "cluster"};
-  return name != nullptr && std::ranges::find(kFeatures, std::string_view(name)) != kFeatures.end() ? 1 : 0;
+  if (name == nullptr) return 0;
+  const std::string_view wanted(name);
+  if (wanted == kvpack::capi::kFreedHandlesFeature) return kvpack::capi::kKeepsFreedHandles ? 1 : 0;
+  return std::ranges::find(kvpack::capi::kFeatures, wanted) != kvpack::capi::kFeatures.end() ? 1 : 0;
 }
 
 const char* kvpack_status_name(kvpack_status status) {

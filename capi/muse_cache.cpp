@@ -5,6 +5,7 @@ namespace kvpack::capi {
 
 namespace {
 
+constexpr std::uint64_t kMuseCacheOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_muse_cache_options, log_user);
 constexpr std::uint64_t kMuseSaveOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_muse_save_options, reserved);
 constexpr std::uint64_t kMuseSavedV0 = KVPACK_SIZE_UP_TO(kvpack_muse_saved, shared_object_bytes);
 constexpr std::uint64_t kMuseRestoredV0 = KVPACK_SIZE_UP_TO(kvpack_muse_restored, fault_count);
@@ -64,6 +65,27 @@ kvpack_muse_restored describe_restore(const muse::DurableRestore& done, std::uin
   return restored;
 }
 
+void log_receipt(const Log& log, const kvpack_muse_saved& saved) noexcept {
+  log.tell(KVPACK_LOG_INFO, [&] {
+    std::string text = saved.replayed != 0 ? "already there: " : "saved: ";
+    text +=
+        std::to_string(saved.cut.token_count) + " tokens, " + std::to_string(saved.restored_bytes) + " bytes";
+    if (saved.replayed == 0)
+      text += "; " + std::to_string(saved.written_object_bytes) + " bytes written, " +
+              std::to_string(saved.shared_object_bytes) + " shared";
+    return text;
+  });
+}
+
+void log_live(const Log& log, const kvpack_muse_restored& done) noexcept {
+  log.tell(KVPACK_LOG_INFO, [&] {
+    const std::string behind = std::to_string(done.suffix_tokens) + " tokens left to compute";
+    if (done.restored == 0) return "miss: " + behind;
+    return "restored: " + std::to_string(done.token_count) + " tokens, " +
+           std::to_string(done.restored_bytes) + " bytes; " + behind;
+  });
+}
+
 /// @param asks  (tokens of the history) -> bool: whether it is to be saved
 template <class Asks>
 Status run_save(const MuseCache& cache, kvpack_muse_saved* out, const kvpack_muse_engine* engine,
@@ -73,8 +95,10 @@ Status run_save(const MuseCache& cache, kvpack_muse_saved* out, const kvpack_mus
   KVPACK_TRY_ASSIGN(MuseSession session, MuseSession::open(engine));
   kvpack_muse_saved saved{};
   if (asks(session.tokens().size())) {
-    KVPACK_TRY_ASSIGN(const muse::SessionReceipt receipt, cache.cache.save(session, terms));
+    KVPACK_TRY_ASSIGN(const muse::SessionReceipt receipt,
+                      cache.log.watch("save", cache.cache.save(session, terms)));
     saved = describe_receipt(receipt);
+    log_receipt(cache.log, saved);
   }
   output.fill(saved);
   return success();
@@ -87,17 +111,21 @@ Status run_save(const MuseCache& cache, kvpack_muse_saved* out, const kvpack_mus
 using namespace kvpack;        // NOLINT(google-build-using-namespace)
 using namespace kvpack::capi;  // NOLINT(google-build-using-namespace)
 
-kvpack_status kvpack_muse_cache_new(kvpack_muse_cache** out, kvpack_store* store,
-                                    const kvpack_muse_config* config, const kvpack_muse_identity* identity,
+kvpack_status kvpack_muse_cache_new(kvpack_muse_cache** out, const kvpack_muse_cache_options* options,
                                     kvpack_error** error) {
   return guard(error, [&]() -> Status {
     KVPACK_TRY(check_pointer(out, "out"));
-    KVPACK_TRY(check_handle(store, "store"));
-    KVPACK_TRY(check_handle(config, "config"));
-    KVPACK_TRY(check_handle(identity, "identity"));
+    KVPACK_TRY_ASSIGN(const auto known, read_options(options, kMuseCacheOptionsV0, "options"));
+    KVPACK_TRY(check_handle(known.store, "store"));
+    KVPACK_TRY(check_handle(known.config, "config"));
+    KVPACK_TRY(check_handle(known.identity, "identity"));
+    KVPACK_TRY_ASSIGN(auto memory, read_memory(known.allocate, known.release, known.memory_user));
+    const std::shared_ptr<OpenStore>& store = known.store->open;
     KVPACK_TRY_ASSIGN(muse::DurableCache cache,
-                      muse::DurableCache::create(*store->open->store, config->config, identity->identity));
-    *out = new kvpack_muse_cache(std::make_shared<const MuseCache>(MuseCache{store->open, std::move(cache)}));
+                      muse::DurableCache::create(*store->store, known.config->config,
+                                                 known.identity->identity, std::move(memory)));
+    *out = new kvpack_muse_cache(std::make_shared<const MuseCache>(
+        MuseCache{store, std::move(cache), Log(known.log, known.log_user)}));
     return success();
   });
 }
@@ -146,21 +174,24 @@ kvpack_status kvpack_muse_cache_find_deepest(kvpack_muse_cache* cache, kvpack_st
 
 kvpack_status kvpack_muse_cache_restore_deepest(kvpack_muse_cache* cache, kvpack_muse_restored* out,
                                                 const kvpack_muse_engine* engine, const uint32_t* tokens,
-                                                uint64_t token_count, const kvpack_cancel* cancel,
+                                                uint64_t token_count,
+                                                const kvpack_muse_restore_options* options,
                                                 kvpack_error** error) {
   return guard(error, [&]() -> Status {
     KVPACK_TRY(check_handle(cache, "cache"));
     KVPACK_TRY_ASSIGN(const auto output, MuseRestoredOutput::check_optional(out, kMuseRestoredV0, "out"));
     KVPACK_TRY_ASSIGN(const auto request, read_array(tokens, token_count, "tokens"));
-    KVPACK_TRY_ASSIGN(const std::stop_token stop, read_cancel(cancel));
+    KVPACK_TRY_ASSIGN(const std::stop_token stop, read_muse_cancel(options));
     KVPACK_TRY_ASSIGN(MuseSession session, MuseSession::open(engine));
+    const Log& log = cache->shared->log;
     KVPACK_TRY_ASSIGN(const muse::DurableDeepest deepest,
-                      cache->shared->cache.restore_deepest(session, request, stop));
+                      log.watch("restore", cache->shared->cache.restore_deepest(session, request, stop)));
     kvpack_muse_restored done{};
     done.suffix_tokens = token_count;
     if (deepest.restored) done = describe_restore(*deepest.restored, token_count);
     done.fault_count = deepest.faults.size();
     output.fill(done);
+    log_live(log, done);
     return success();
   });
 }
@@ -168,18 +199,22 @@ kvpack_status kvpack_muse_cache_restore_deepest(kvpack_muse_cache* cache, kvpack
 kvpack_status kvpack_muse_cache_restore(kvpack_muse_cache* cache, kvpack_muse_restored* out,
                                         const kvpack_muse_engine* engine, const kvpack_id* manifest_id,
                                         const uint32_t* tokens, uint64_t token_count,
-                                        const kvpack_cancel* cancel, kvpack_error** error) {
+                                        const kvpack_muse_restore_options* options, kvpack_error** error) {
   return guard(error, [&]() -> Status {
     KVPACK_TRY(check_handle(cache, "cache"));
     KVPACK_TRY_ASSIGN(const auto output, MuseRestoredOutput::check_optional(out, kMuseRestoredV0, "out"));
     KVPACK_TRY(check_pointer(manifest_id, "manifest_id"));
     KVPACK_TRY_ASSIGN(const auto request, read_array(tokens, token_count, "tokens"));
-    KVPACK_TRY_ASSIGN(const std::stop_token stop, read_cancel(cancel));
+    KVPACK_TRY_ASSIGN(const std::stop_token stop, read_muse_cancel(options));
     KVPACK_TRY_ASSIGN(MuseSession session, MuseSession::open(engine));
     const muse::DurableHit hit{.cut = token_count, .manifest_id = to_id(*manifest_id)};
-    KVPACK_TRY_ASSIGN(const muse::DurableRestore done,
-                      cache->shared->cache.restore_manifest(session, hit, request, stop));
-    output.fill(describe_restore(done, token_count));
+    const Log& log = cache->shared->log;
+    KVPACK_TRY_ASSIGN(
+        const muse::DurableRestore done,
+        log.watch("restore", cache->shared->cache.restore_manifest(session, hit, request, stop)));
+    const kvpack_muse_restored restored = describe_restore(done, token_count);
+    output.fill(restored);
+    log_live(log, restored);
     return success();
   });
 }

@@ -131,4 +131,10 @@ Result<std::stop_token> read_cancel(const kvpack_cancel* cancel) {
   return cancel == nullptr ? std::stop_token() : cancel->source.get_token();
 }
 
+Result<std::stop_token> read_muse_cancel(const kvpack_muse_restore_options* options) {
+  constexpr std::uint64_t kLeast = KVPACK_SIZE_UP_TO(kvpack_muse_restore_options, cancel);
+  KVPACK_TRY_ASSIGN(const auto known, read_optional_options(options, kLeast, "options"));
+  return read_cancel(known.cancel);
+}
+
 }  // namespace kvpack::capi

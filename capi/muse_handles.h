@@ -11,6 +11,7 @@ namespace kvpack::capi {
 struct MuseCache {
   std::shared_ptr<OpenStore> store;
   muse::DurableCache cache;
+  Log log{};
 };
 
 /// The caller's engine during one call.
@@ -38,6 +39,8 @@ class MuseSession final : public muse::LiveSession {
 
 /// What may cancel a call. @error BAD_HANDLE
 Result<std::stop_token> read_cancel(const kvpack_cancel* cancel);
+/// The same out of options, which may be NULL. @error also STRUCT_SIZE
+Result<std::stop_token> read_muse_cancel(const kvpack_muse_restore_options* options);
 
 }  // namespace kvpack::capi
 

@@ -215,8 +215,8 @@ kvpack_status kvpack_muse_identity_from_file(kvpack_muse_identity** out,
   });
 }
 
-kvpack_status kvpack_muse_identity_get(const kvpack_muse_identity* identity, kvpack_muse_identity_fields* out,
-                                       kvpack_error** error) {
+kvpack_status kvpack_muse_identity_get_fields(const kvpack_muse_identity* identity,
+                                              kvpack_muse_identity_fields* out, kvpack_error** error) {
   return guard(error, [&]() -> Status {
     KVPACK_TRY(check_handle(identity, "identity"));
     KVPACK_TRY_ASSIGN(const auto output,

@@ -126,8 +126,8 @@ kvpack_status kvpack_muse_resident_insert(kvpack_muse_resident* resident, uint32
   });
 }
 
-kvpack_status kvpack_muse_resident_stats(const kvpack_muse_resident* resident, kvpack_muse_resident_info* out,
-                                         kvpack_error** error) {
+kvpack_status kvpack_muse_resident_get_info(const kvpack_muse_resident* resident,
+                                            kvpack_muse_resident_info* out, kvpack_error** error) {
   return guard(error, [&]() -> Status {
     KVPACK_TRY(check_handle(resident, "resident"));
     KVPACK_TRY_ASSIGN(const auto output,
@@ -168,13 +168,13 @@ kvpack_status kvpack_muse_ladder_new(kvpack_muse_ladder** out, const kvpack_muse
 
 kvpack_status kvpack_muse_ladder_prepare(kvpack_muse_ladder* ladder, kvpack_muse_reuse_report* out,
                                          const kvpack_muse_engine* engine, const uint32_t* tokens,
-                                         uint64_t token_count, const kvpack_cancel* cancel,
+                                         uint64_t token_count, const kvpack_muse_restore_options* options,
                                          kvpack_error** error) {
   return guard(error, [&]() -> Status {
     KVPACK_TRY(check_handle(ladder, "ladder"));
     KVPACK_TRY_ASSIGN(const auto output, MuseReportOutput::check(out, kMuseReportV0, "out"));
     KVPACK_TRY_ASSIGN(const auto request, read_array(tokens, token_count, "tokens"));
-    KVPACK_TRY_ASSIGN(const std::stop_token stop, read_cancel(cancel));
+    KVPACK_TRY_ASSIGN(const std::stop_token stop, read_muse_cancel(options));
     KVPACK_TRY_ASSIGN(MuseSession session, MuseSession::open(engine));
     KVPACK_TRY_ASSIGN(const muse::ReuseReport report, ladder->ladder.prepare(session, request, stop));
     output.fill(describe_reuse(report));
@@ -185,12 +185,13 @@ kvpack_status kvpack_muse_ladder_prepare(kvpack_muse_ladder* ladder, kvpack_muse
 kvpack_status kvpack_muse_ladder_plan_transfer(kvpack_muse_ladder* ladder, kvpack_muse_reuse_report* out,
                                                const kvpack_muse_engine* engine, const uint32_t* tokens,
                                                uint64_t token_count, uint64_t align_tokens,
-                                               const kvpack_cancel* cancel, kvpack_error** error) {
+                                               const kvpack_muse_restore_options* options,
+                                               kvpack_error** error) {
   return guard(error, [&]() -> Status {
     KVPACK_TRY(check_handle(ladder, "ladder"));
     KVPACK_TRY_ASSIGN(const auto output, MuseReportOutput::check(out, kMuseReportV0, "out"));
     KVPACK_TRY_ASSIGN(const auto request, read_array(tokens, token_count, "tokens"));
-    KVPACK_TRY_ASSIGN(const std::stop_token stop, read_cancel(cancel));
+    KVPACK_TRY_ASSIGN(const std::stop_token stop, read_muse_cancel(options));
     KVPACK_TRY_ASSIGN(MuseSession session, MuseSession::open(engine));
     const std::uint64_t align = align_tokens == 0 ? muse::kBlockTokens : align_tokens;
     KVPACK_TRY_ASSIGN(const muse::TransferPlan plan,

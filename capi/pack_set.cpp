@@ -448,7 +448,7 @@ void kvpack_pack_set_free(kvpack_pack_set* set) {
 
 kvpack_status kvpack_pack_set_check_proof(kvpack_pack_set_entry* entry, kvpack_pack_set_info* info,
                                           const void* proof, uint64_t proof_size, const kvpack_keys* keys,
-                                          int32_t has_record, const void* record, uint64_t record_size,
+                                          uint32_t has_record, const void* record, uint64_t record_size,
                                           kvpack_error** error) {
   return guard(error, [&]() -> Status {
     KVPACK_TRY_ASSIGN(const auto entry_out,
@@ -457,8 +457,7 @@ kvpack_status kvpack_pack_set_check_proof(kvpack_pack_set_entry* entry, kvpack_p
                       OutputStruct<kvpack_pack_set_info>::check_optional(info, kSetInfoV0, "info"));
     KVPACK_TRY_ASSIGN(const ByteSpan json, read_bytes(proof, proof_size, "proof"));
     KVPACK_TRY_ASSIGN(const Keys ring, read_optional_keys(keys));
-    KVPACK_TRY_ASSIGN(const bool with_record,
-                      read_flag(static_cast<std::uint32_t>(has_record), "has_record"));
+    KVPACK_TRY_ASSIGN(const bool with_record, read_flag(has_record, "has_record"));
     KVPACK_TRY_ASSIGN(const ByteSpan object, read_bytes(record, record_size, "record"));
     const auto given = with_record ? std::optional<ByteSpan>(object) : std::nullopt;
     KVPACK_TRY_ASSIGN(const ProvedRecord proved, check_proof(json, ring_of(ring), given));

@@ -9,7 +9,7 @@ namespace kvpack::capi {
 
 namespace {
 
-constexpr std::uint64_t kStoreOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_store_options, fault_user);
+constexpr std::uint64_t kStoreOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_store_options, log_user);
 constexpr std::uint64_t kStoreInfoV0 = KVPACK_SIZE_UP_TO(kvpack_store_info, bytes_collected);
 constexpr std::uint64_t kStoreUpkeepV0 = KVPACK_SIZE_UP_TO(kvpack_store_upkeep, blocked);
 
@@ -35,7 +35,7 @@ Result<StoreWatermarks> read_watermarks(const kvpack_store_watermarks* given) {
                          .quarantine = given->quarantine};
 }
 
-Result<StoreMemoryLimits> read_memory(const kvpack_store_options& options) {
+Result<StoreMemoryLimits> read_memory_limits(const kvpack_store_options& options) {
   StoreMemoryLimits limits;
   limits.shadow_bytes = options.max_shadow_bytes;
   if (options.max_scratch_bytes != 0) limits.scratch_bytes = options.max_scratch_bytes;
@@ -72,10 +72,10 @@ void tell_fault(kvpack_fault_fn callback, void* user, const StoreFault& fault) {
 
 Result<StoreOptions> read_store_options(const kvpack_store_options& known) {
   StoreOptions options;
-  KVPACK_TRY(check_pointer(known.root, "root"));
+  KVPACK_TRY(check_pointer(known.directory, "directory"));
   KVPACK_TRY(check_keys(known.keys));
   const Keys& keys = known.keys->keys;
-  options.root = known.root;
+  options.root = known.directory;
   options.keys = std::shared_ptr<const KeyRing>(keys, &keys->ring);
   KVPACK_TRY_ASSIGN(options.epochs, read_epochs(known, keys->epochs));
   if (known.catalog_epoch != 0) options.catalog_epoch = known.catalog_epoch;
@@ -84,11 +84,13 @@ Result<StoreOptions> read_store_options(const kvpack_store_options& known) {
   if (known.endurance_bytes_per_five_minutes != nullptr)
     options.endurance_bytes_per_five_minutes = *known.endurance_bytes_per_five_minutes;
   KVPACK_TRY_ASSIGN(options.watermarks, read_watermarks(known.watermarks));
-  KVPACK_TRY_ASSIGN(options.memory, read_memory(known));
+  KVPACK_TRY_ASSIGN(options.memory, read_memory_limits(known));
   KVPACK_TRY_ASSIGN(options.strict, read_flag(known.strict, "strict"));
-  if (known.on_fault != nullptr)
-    options.on_fault = [callback = known.on_fault, user = known.fault_user](const StoreFault& fault) {
-      tell_fault(callback, user, fault);
+  const Log log(known.log, known.log_user);
+  if (known.on_fault != nullptr || log.listens())
+    options.on_fault = [log, callback = known.on_fault, user = known.fault_user](const StoreFault& fault) {
+      log.tell_fault(fault);
+      if (callback != nullptr) tell_fault(callback, user, fault);
     };
   return options;
 }
@@ -101,7 +103,8 @@ Status open_store(kvpack_store** out, const kvpack_store_options* options, Open&
   KVPACK_TRY_ASSIGN(StoreOptions given, read_store_options(known));
   auto open = std::make_shared<OpenStore>();
   open->keys = known.keys->keys;
-  KVPACK_TRY_ASSIGN(open->store, open_with(std::move(given)));
+  open->log = Log(known.log, known.log_user);
+  KVPACK_TRY_ASSIGN(open->store, open->log.watch("opening", open_with(std::move(given))));
   *out = new kvpack_store(std::move(open));
   return success();
 }
@@ -158,7 +161,13 @@ Status run_upkeep(kvpack_store* store, kvpack_store_upkeep* out, Work&& work) {
   KVPACK_TRY(check_handle(store, "store"));
   KVPACK_TRY_ASSIGN(const auto output,
                     OutputStruct<kvpack_store_upkeep>::check_optional(out, kStoreUpkeepV0, "out"));
-  KVPACK_TRY_ASSIGN(const MaintenanceReport report, work(*store->open->store));
+  const Log& log = store->open->log;
+  KVPACK_TRY_ASSIGN(const MaintenanceReport report, log.watch("upkeep", work(*store->open->store)));
+  log.tell(KVPACK_LOG_INFO, [&] {
+    return "upkeep: " + std::to_string(report.manifests_evicted) + " cuts evicted, " +
+           std::to_string(report.chunks_collected) + " chunks collected, " +
+           std::to_string(report.bytes_freed) + " bytes freed";
+  });
   kvpack_store_upkeep done{};
   done.before_bytes = report.before_bytes;
   done.after_bytes = report.after_bytes;
@@ -193,7 +202,7 @@ kvpack_status kvpack_store_open_read_only(kvpack_store** out, const kvpack_store
   return guard(error, [&] { return open_store(out, options, Store::open_read_only); });
 }
 
-kvpack_status kvpack_store_stats(kvpack_store* store, kvpack_store_info* out, kvpack_error** error) {
+kvpack_status kvpack_store_get_info(kvpack_store* store, kvpack_store_info* out, kvpack_error** error) {
   return guard(error, [&]() -> Status {
     KVPACK_TRY(check_handle(store, "store"));
     KVPACK_TRY_ASSIGN(const auto output, OutputStruct<kvpack_store_info>::check(out, kStoreInfoV0, "out"));

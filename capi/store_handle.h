@@ -5,13 +5,15 @@
 
 #include "handles.h"
 #include "kvpack/store/store.h"
+#include "log.h"
 
 namespace kvpack::capi {
 
 /// An open store. Holds keep it open.
 struct OpenStore {
-  Keys keys;
-  std::unique_ptr<Store> store;
+  Keys keys{};
+  std::unique_ptr<Store> store{};
+  Log log{};
 };
 
 }  // namespace kvpack::capi

@@ -82,7 +82,7 @@ Status run_restore(const std::shared_ptr<OpenStore>& open, kvpack_store_restored
   KVPACK_TRY_ASSIGN(const RestoreRequest request, read_request(options));
   // Made first: what has become live can no longer fail.
   auto held = std::make_unique<kvpack_store_hold>(open);
-  KVPACK_TRY_ASSIGN(DeepestRestore deepest, work(request));
+  KVPACK_TRY_ASSIGN(DeepestRestore deepest, open->log.watch("restore", work(request)));
   kvpack_store_restored done{};
   done.suffix_tokens = deepest.suffix_tokens;
   done.fault_count = deepest.faults.size();
@@ -97,6 +97,12 @@ Status run_restore(const std::shared_ptr<OpenStore>& open, kvpack_store_restored
     *hold = nullptr;
   }
   output.fill(done);
+  open->log.tell(KVPACK_LOG_INFO, [&] {
+    const std::string behind = std::to_string(done.suffix_tokens) + " tokens left to compute";
+    if (done.restored == 0) return "miss: " + behind;
+    return "restored: " + std::to_string(done.cut.token_count) + " tokens, " +
+           std::to_string(done.restored_bytes) + " bytes; " + behind;
+  });
   return success();
 }
 

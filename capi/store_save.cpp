@@ -110,6 +110,31 @@ struct kvpack_store_saved final : Handle<handle_tag("KVstsave")> {
   kvpack_store_saved_info info{};
 };
 
+namespace {
+
+void log_published(const Log& log, const SaveResult& result) noexcept {
+  log.tell(KVPACK_LOG_INFO, [&] {
+    std::string text = result.replayed ? "already there: " : "saved: ";
+    text += std::to_string(result.cuts.back().cut.token_count) + " tokens, " +
+            std::to_string(result.cuts.back().restored_bytes) + " bytes";
+    if (!result.replayed)
+      text += "; " + std::to_string(result.written.object_bytes) + " bytes written, " +
+              std::to_string(result.shared.object_bytes) + " shared";
+    return text;
+  });
+}
+
+/// @param work  (Store&) -> Result<SaveResult>
+template <class Work>
+Status publish(const OpenStore& open, kvpack_store_saved** out, Work&& work) {
+  KVPACK_TRY_ASSIGN(const SaveResult result, open.log.watch("save", work(*open.store)));
+  log_published(open.log, result);
+  *out = new kvpack_store_saved(result);
+  return success();
+}
+
+}  // namespace
+
 kvpack_status kvpack_store_save(kvpack_store* store, kvpack_store_saved** out,
                                 const kvpack_store_save_options* options, kvpack_error** error) {
   return guard(error, [&]() -> Status {
@@ -119,9 +144,8 @@ kvpack_status kvpack_store_save(kvpack_store* store, kvpack_store_saved** out,
     KVPACK_TRY_ASSIGN(Save given, read_save(known));
     given.request.states = given.given.states;
     given.request.auxiliary = given.auxiliary;
-    KVPACK_TRY_ASSIGN(const SaveResult result, save(*store->open->store, given.request, given.given.planes));
-    *out = new kvpack_store_saved(result);
-    return success();
+    return publish(*store->open, out,
+                   [&](Store& open) { return save(open, given.request, given.given.planes); });
   });
 }
 
@@ -137,13 +161,11 @@ kvpack_status kvpack_store_save_from_engine(kvpack_store* store, kvpack_store_sa
     KVPACK_TRY(check_left_to_engine(how));
     KVPACK_TRY_ASSIGN(const SaveRequest request, read_how(how));
     CallbackEngine source(store->open->keys, known, {});
-    KVPACK_TRY_ASSIGN(const SaveResult result, save_from_engine(*store->open->store, source, request));
-    *out = new kvpack_store_saved(result);
-    return success();
+    return publish(*store->open, out, [&](Store& open) { return save_from_engine(open, source, request); });
   });
 }
 
-uint64_t kvpack_store_saved_count(const kvpack_store_saved* saved) {
+uint64_t kvpack_store_saved_cut_count(const kvpack_store_saved* saved) {
   return is_live(saved) ? saved->cuts.size() : 0;
 }
 
@@ -151,7 +173,7 @@ const kvpack_stored_cut* kvpack_store_saved_cuts(const kvpack_store_saved* saved
   return is_live(saved) ? saved->cuts.data() : nullptr;
 }
 
-kvpack_status kvpack_store_saved_describe(const kvpack_store_saved* saved, kvpack_store_saved_info* out,
+kvpack_status kvpack_store_saved_get_info(const kvpack_store_saved* saved, kvpack_store_saved_info* out,
                                           kvpack_error** error) {
   return guard(error, [&]() -> Status {
     KVPACK_TRY(check_handle(saved, "saved"));

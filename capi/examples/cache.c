@@ -83,7 +83,7 @@ static void restore(kvpack_cache* cache, const uint32_t* tokens, uint64_t count,
   options.tokens = tokens;
   options.token_count = count;
   check(kvpack_cache_restore(cache, &state, NULL, &options, &error), error);
-  blob = kvpack_cache_state_data(state, 0, &size);
+  blob = kvpack_cache_state_data(state, &size, 0);
   if (blob != NULL && size == sizeof(*self)) memcpy(self, blob, sizeof(*self));
   kvpack_cache_state_free(state);
 }

@@ -115,7 +115,7 @@ static kvpack_store_options store_options(const char* root, const kvpack_keys* k
   kvpack_store_options options;
   memset(&options, 0, sizeof(options));
   options.struct_size = sizeof(options);
-  options.root = root;
+  options.directory = root;
   options.keys = keys;
   options.quota_bytes = (uint64_t)1 << 30;
   options.on_fault = tell;
@@ -152,7 +152,7 @@ static kvpack_id save(const char* root, const kvpack_keys* keys, const kvpack_fa
   request.label = "example";
   request.label_size = strlen("example");
   if (kvpack_store_save(store, &saved, &request, &error) != KVPACK_OK) give_up("save", error);
-  for (i = 0; i < kvpack_store_saved_count(saved); ++i)
+  for (i = 0; i < kvpack_store_saved_cut_count(saved); ++i)
     printf("saved: a cut of %llu tokens\n",
            (unsigned long long)kvpack_store_saved_cuts(saved)[i].cut.token_count);
   shortest = kvpack_store_saved_cuts(saved)[0].manifest_id;
@@ -277,7 +277,7 @@ static void restore(const char* root, const kvpack_keys* keys, const kvpack_fami
 
   memset(&info, 0, sizeof(info));
   info.struct_size = sizeof(info);
-  if (kvpack_store_stats(store, &info, &error) != KVPACK_OK) give_up("stats", error);
+  if (kvpack_store_get_info(store, &info, &error) != KVPACK_OK) give_up("stats", error);
   printf("store: %llu cuts, %llu chunks\n", (unsigned long long)info.manifests,
          (unsigned long long)info.chunks);
   if (kvpack_store_maintain(store, NULL, 0, &error) != KVPACK_OK) give_up("maintain", error);

@@ -23,7 +23,7 @@ endif()
 
 configure_package_config_file(src/cmake/kvpackConfig.cmake.in ${PROJECT_BINARY_DIR}/kvpackConfig.cmake
   INSTALL_DESTINATION ${KVPACK_CMAKE_DIR})
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/kvpackConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/kvpackConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/kvpackConfig.cmake ${PROJECT_BINARY_DIR}/kvpackConfigVersion.cmake
   DESTINATION ${KVPACK_CMAKE_DIR} COMPONENT devel)
 

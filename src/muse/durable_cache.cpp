@@ -58,14 +58,15 @@ bool should_publish(std::uint64_t cut, PublishReason reason, std::uint64_t promp
   return false;
 }
 
-Result<DurableCache> DurableCache::create(Store& store, MuseConfig config, MuseIdentity identity) {
+Result<DurableCache> DurableCache::create(Store& store, MuseConfig config, MuseIdentity identity,
+                                          std::shared_ptr<PayloadMemory> memory) {
   KVPACK_TRY(check_resolved(identity));
   KVPACK_TRY_ASSIGN(PortableDescriptor descriptor, muse_descriptor(config, identity, 1));
   KVPACK_TRY(check_model_rotation(config));
   KVPACK_TRY_ASSIGN(IdentifiedFamily family, IdentifiedFamily::create(std::move(descriptor.family)));
   KVPACK_TRY_ASSIGN(std::string label, write_identity_label(identity_label(config, identity)));
   return DurableCache(store, std::move(config), std::move(identity), descriptor.semantic_model,
-                      std::move(family), std::move(label));
+                      std::move(family), std::move(label), std::move(memory));
 }
 
 PrefixQuery DurableCache::query(std::span<const std::uint32_t> tokens) const {
@@ -122,7 +123,7 @@ Result<DurableSession> DurableCache::read_manifest(const DurableHit& hit,
   const auto prefix = tokens.first(static_cast<std::size_t>(hit.cut));
   KVPACK_TRY_ASSIGN(const PortableDescriptor cut, descriptor(hit.cut));
   KVPACK_TRY_ASSIGN(const OpenedSession opened, open_session(*store_, hit.manifest_id, cut, prefix));
-  StagedSession shadow([](const AuthenticatedPlan&) { return success(); });
+  StagedSession shadow([](const AuthenticatedPlan&) { return success(); }, memory_);
   RestoreRequest how;
   how.cancel = cancel;
   KVPACK_TRY_ASSIGN(RestoredCut restored, kvpack::restore(*store_, opened.plan, shadow, how));
@@ -147,7 +148,7 @@ Result<DurableDeepest> DurableCache::restore_deepest(LiveSession& session,
                                                      const std::stop_token& cancel) const {
   DurableDeepest result;
   if (tokens.empty()) return result;
-  StagedSession shadow([&](const AuthenticatedPlan& plan) -> Status {
+  const auto check = [&](const AuthenticatedPlan& plan) -> Status {
     const std::uint64_t length = plan.cut().token_count;
     if (length == 0 || length > tokens.size())
       return snapshot_mismatch("durable prefix result is outside the request");
@@ -156,7 +157,8 @@ Result<DurableDeepest> DurableCache::restore_deepest(LiveSession& session,
         const TailCoverage coverage,
         check_session(plan, store_->active_keys(), cut, tokens.first(static_cast<std::size_t>(length))));
     return success();
-  });
+  };
+  StagedSession shadow(check, memory_);
   RestoreRequest how;
   how.cancel = cancel;
   KVPACK_TRY_ASSIGN(DeepestRestore deepest, kvpack::restore_deepest(*store_, query(tokens), shadow, how));

@@ -57,11 +57,18 @@ struct ShadowPlane {
 /// Memory that is written before it is read: what zeroing gigabytes would cost, a transfer does not pay.
 class Block {
  public:
-  static Result<Block> allocate(std::uint64_t bytes) {
+  static Result<Block> allocate(std::uint64_t bytes, const std::shared_ptr<PayloadMemory>& from) {
     Block out;
-    out.memory_.reset(new (std::nothrow) std::uint8_t[static_cast<std::size_t>(bytes)]);
-    if (out.memory_ == nullptr) return fail(ErrorCode::kNoMemory, "no memory for the handoff shadow");
-    out.rest_ = {out.memory_.get(), static_cast<std::size_t>(bytes)};
+    if (from != nullptr) {
+      KVPACK_TRY_ASSIGN(OwnedPayload given, allocate_owned(from, bytes));
+      out.memory_ = std::move(given.owner);
+      out.rest_ = given.bytes;
+      return out;
+    }
+    std::shared_ptr<std::uint8_t[]> memory(new (std::nothrow) std::uint8_t[static_cast<std::size_t>(bytes)]);
+    if (memory == nullptr) return fail(ErrorCode::kNoMemory, "no memory for the handoff shadow");
+    out.rest_ = {memory.get(), static_cast<std::size_t>(bytes)};
+    out.memory_ = std::move(memory);
     return out;
   }
   /// The next `bytes` of it. @pre they are there
@@ -73,7 +80,7 @@ class Block {
   SharedBytes share(ByteSpan part) const { return SharedBytes::share(part, memory_); }
 
  private:
-  std::shared_ptr<std::uint8_t[]> memory_{};
+  std::shared_ptr<const void> memory_{};
   MutableByteSpan rest_{};
 };
 
@@ -95,12 +102,13 @@ struct HandoffSink::Place {
 };
 
 struct HandoffSink::Shadow {
-  explicit Shadow(const handoff::BeginManifest& manifest)
-      : begin(&manifest), seen(manifest.components.size(), false) {}
+  Shadow(const handoff::BeginManifest& manifest, std::shared_ptr<PayloadMemory> from)
+      : begin(&manifest), memory(std::move(from)), seen(manifest.components.size(), false) {}
 
   std::uint64_t position() const noexcept { return begin->prompt_token_ids.size(); }
 
   const handoff::BeginManifest* begin;
+  std::shared_ptr<PayloadMemory> memory;
   Block target{};
   std::vector<ShadowPlane> planes{};  ///< Layer by layer, K then V.
   Block dflash{};
@@ -126,7 +134,7 @@ struct HandoffSink::Shadow {
 
 /// The planes, with the rows that the receiver holds already in front.
 Status HandoffSink::Shadow::open_target(std::uint64_t cut, const std::optional<CacheSnapshot>& held) {
-  KVPACK_TRY_ASSIGN(target, Block::allocate(kv_bytes(position())));
+  KVPACK_TRY_ASSIGN(target, Block::allocate(kv_bytes(position()), memory));
   for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
     const LogicalRange range = logical_range(layer, position());
     for (const bool value : {false, true}) {
@@ -153,7 +161,7 @@ Status HandoffSink::Shadow::open_dflash(const DflashGeometry& geometry) {
   const std::uint64_t total = dflash_payload_bytes(position(), geometry);
   const std::uint64_t row_bytes = std::uint64_t{geometry.elements_per_token} * 4;
   const std::uint64_t rows = total / (row_bytes * 2 * geometry.layers);
-  KVPACK_TRY_ASSIGN(dflash, Block::allocate(total));
+  KVPACK_TRY_ASSIGN(dflash, Block::allocate(total, memory));
   for (std::uint32_t i = 0; i < 2 * geometry.layers; ++i) {
     ShadowPlane plane{.rows = {0, rows}, .bytes = dflash.take(rows * row_bytes)};
     plane.arrived.resize(static_cast<std::size_t>(rows));
@@ -210,7 +218,7 @@ Status HandoffSink::begin(const handoff::ValidatedBegin& begin) {
   const handoff::BeginManifest& manifest = begin.manifest();
   KVPACK_TRY(check_begin(manifest));
   const bool with_dflash = options_.dflash.has_value() && has(manifest, ComponentKind::kDflashContext);
-  auto shadow = std::make_unique<Shadow>(manifest);
+  auto shadow = std::make_unique<Shadow>(manifest, options_.memory);
   const std::uint64_t bytes = kv_bytes(shadow->position()) +
                               (with_dflash ? dflash_payload_bytes(shadow->position(), *options_.dflash) : 0);
   if (bytes > options_.memory_limit_bytes)

@@ -36,6 +36,12 @@ Result<SortedPlanes> sort_planes(std::vector<StagedPlane>& planes) {
   return sorted;
 }
 
+/// Without copying it.
+SharedBytes take_plane(StagedPlane& plane) {
+  if (plane.given.owner == nullptr) return SharedBytes::own(std::move(plane.bytes));
+  return SharedBytes::share(plane.given.bytes, std::move(plane.given.owner));
+}
+
 Result<std::vector<LayerSnapshot>> layer_snapshots(const SortedPlanes& sorted) {
   std::vector<LayerSnapshot> layers;
   layers.reserve(kLayers);
@@ -49,8 +55,8 @@ Result<std::vector<LayerSnapshot>> layer_snapshots(const SortedPlanes& sorted) {
                       .logical_start = key->logical_start,
                       .logical_count = key->logical_count,
                       .encoding = ElementEncoding::kF16Le,
-                      .key = SharedBytes::own(std::move(key->bytes)),
-                      .value = SharedBytes::own(std::move(value->bytes))});
+                      .key = take_plane(*key),
+                      .value = take_plane(*value)});
   }
   return layers;
 }
@@ -65,14 +71,15 @@ Result<CacheSnapshot> make_snapshot(const SortedPlanes& sorted, std::span<const 
   return snapshot;
 }
 
-Result<std::vector<float>> read_logits(const StagedPlane* plane, std::uint64_t vocabulary) {
+Result<std::vector<float>> read_logits(StagedPlane* plane, std::uint64_t vocabulary) {
   if (plane == nullptr) return snapshot_mismatch("restore is missing authenticated exact-final logits");
-  if (plane->bytes.size() % sizeof(float) != 0 || plane->bytes.size() / sizeof(float) != vocabulary)
+  const ByteSpan bytes = plane->memory();
+  if (bytes.size() % sizeof(float) != 0 || bytes.size() / sizeof(float) != vocabulary)
     return snapshot_mismatch("restored exact-final logits have the wrong byte size");
   std::vector<float> logits;
-  logits.reserve(plane->bytes.size() / sizeof(float));
-  for (std::size_t at = 0; at < plane->bytes.size(); at += sizeof(float))
-    logits.push_back(std::bit_cast<float>(load_le<std::uint32_t>(plane->bytes, at)));
+  logits.reserve(bytes.size() / sizeof(float));
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(float))
+    logits.push_back(std::bit_cast<float>(load_le<std::uint32_t>(bytes, at)));
   if (!all_finite(logits)) return snapshot_mismatch("restored exact-final logits contain nonfinite values");
   return logits;
 }
@@ -87,11 +94,17 @@ Status StagedSession::begin_restore(const AuthenticatedPlan& plan) {
   KVPACK_TRY(check_(plan));
   std::vector<StagedPlane> planes;
   planes.reserve(plan.states().size());
-  for (const PlannedState& state : plan.states())
-    planes.push_back({.key = state.key,
-                      .logical_start = state.token_start,
-                      .logical_count = state.token_count,
-                      .bytes = Bytes(static_cast<std::size_t>(state.plaintext_bytes))});
+  for (const PlannedState& state : plan.states()) {
+    StagedPlane& plane = planes.emplace_back();
+    plane.key = state.key;
+    plane.logical_start = state.token_start;
+    plane.logical_count = state.token_count;
+    if (memory_ == nullptr) {
+      plane.bytes.resize(static_cast<std::size_t>(state.plaintext_bytes));
+    } else {
+      KVPACK_TRY_ASSIGN(plane.given, allocate_owned(memory_, state.plaintext_bytes));
+    }
+  }
   return stage(std::move(planes));
 }
 
@@ -104,16 +117,16 @@ Status StagedSession::stage(std::vector<StagedPlane> planes) {
 
 MutableByteSpan StagedSession::lend(std::size_t state) {
   if (state >= planes_.size()) return {};
-  return planes_[state].bytes;
+  return planes_[state].memory();
 }
 
 Status StagedSession::write_verified_chunk(std::size_t state, std::uint64_t logical_offset,
                                            ByteSpan plaintext) {
-  if (committed_ || state >= planes_.size() || logical_offset > planes_[state].bytes.size() ||
-      plaintext.size() > planes_[state].bytes.size() - logical_offset)
+  const MutableByteSpan plane = lend(state);
+  if (committed_ || state >= planes_.size() || logical_offset > plane.size() ||
+      plaintext.size() > plane.size() - logical_offset)
     return fail(ErrorCode::kState, "Muse restore shadow write is outside its plane");
-  copy_bytes(plaintext,
-             MutableByteSpan(planes_[state].bytes).subspan(static_cast<std::size_t>(logical_offset)));
+  copy_bytes(plaintext, plane.subspan(static_cast<std::size_t>(logical_offset)));
   return success();
 }
 

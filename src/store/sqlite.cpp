@@ -13,6 +13,8 @@ constexpr int kBusyTimeoutMs = 5'000;
 
 /// @param system_error  errno of the call that failed, 0 when there was none
 Error make_error(int status, const char* text, int system_error = 0) {
+  if ((status & 0xff) == SQLITE_NOMEM || status == SQLITE_IOERR_NOMEM)
+    return fail(ErrorCode::kNoMemory, "out of memory");
   Error error = fail(ErrorCode::kCatalog, "catalog: " + std::string(text));
   const int kind = status & 0xff;
   // What cannot be made or lengthened on a full volume is an I/O error to SQLite, but for the pages

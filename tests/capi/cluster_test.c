@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cluster_fixture.h"
+#include "freed.h"
 
 static const char* receiver_config;
 static const char* producer_config;
@@ -609,6 +610,65 @@ static void stopping_and_running(void) {
   end_host(&host);
 }
 
+static void note_line(void* user, uint32_t level, const char* text) {
+  char* log = (char*)user;
+  const size_t used = strlen(log);
+  snprintf(log + used, 2048 - used, "%u %s\n", (unsigned)level, text);
+}
+
+static void both_ends_tell_what_they_do(void) {
+  Pair pair;
+  char received[2048] = "";
+  char sent[2048] = "";
+  kvpack_receiver_options options;
+  kvpack_transfer transfer;
+  STRUCT(kvpack_producer_options, producing);
+  memset(&pair, 0, sizeof(pair));
+  make_host(&pair.host, receiver_config);
+  pair.host.sink = &pair.sink;
+  options = host_options(&pair.host);
+  options.log = note_line;
+  options.log_user = received;
+  start_host(&pair.host, &options);
+  producing.config_path = producer_config;
+  producing.log = note_line;
+  producing.log_user = sent;
+  EXPECT_OK(kvpack_producer_open(&pair.producer, &producing, &error));
+  make_outgoing(&pair.outgoing);
+  transfer = transfer_to(&pair.host, &pair.outgoing);
+  EXPECT_OK(kvpack_producer_send(pair.producer, NULL, NULL, &transfer, NULL, &error));
+  (void)wait_for_attempt(&pair.host, 1);
+  transfer.has_dflash = 1;
+  EXPECT_REFUSED(kvpack_producer_send(pair.producer, NULL, NULL, &transfer, NULL, &error),
+                 KVPACK_ERR_CONFIG, NULL);
+  stop_host(&pair.host);
+  CHECK(strncmp(sent, "2 sent transfer ", 16) == 0 && strstr(sent, "\n1 transfer refused: config: "));
+  CHECK(strncmp(received, "2 received transfer ", 20) == 0 && strstr(received, " of 127.0.0.1:") != NULL);
+  kvpack_producer_free(pair.producer);
+  end_host(&pair.host);
+}
+
+static void freed_handles_are_refused(void) {
+  Host host;
+  kvpack_receiver* receiver;
+  kvpack_producer* producer = open_producer(producer_config);
+  kvpack_receiver_options options;
+  STRUCT(kvpack_receiver_info, info);
+  make_host(&host, receiver_config);
+  options = host_options(&host);
+  receiver = open_receiver(&options);
+  if (!keeps_freed_handles()) {
+    kvpack_producer_free(producer);
+    kvpack_receiver_free(receiver);
+  } else {
+    FREED(kvpack_producer, producer, kvpack_producer_send(freed, NULL, NULL, NULL, NULL, &error), "producer");
+    FREED(kvpack_receiver, receiver, kvpack_receiver_get_info(freed, &info, &error), "receiver");
+    kvpack_receiver_stop(receiver);
+    CHECK(kvpack_receiver_address(receiver) == NULL);
+  }
+  end_host(&host);
+}
+
 static void connect_and_leave(const char* address) {
   struct sockaddr_in peer;
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -713,6 +773,8 @@ int main(int argc, char** argv) {
   an_engine_needs_its_model();
   a_configuration_of_another_model_opens_nothing();
   stopping_and_running();
+  both_ends_tell_what_they_do();
+  freed_handles_are_refused();
   settings_of_the_machine_are_kept();
   a_volume_is_measured();
   return check_result();

@@ -153,8 +153,8 @@ static void what_is_live_is_saved_and_restored(void) {
     EXPECT_OK(kvpack_store_save_from_engine(fixture.store, &saved, &engine, &how, &error));
     expect_calls(&adapter, device ? " exclude_mutation synchronize inventory read_plane allow_mutation"
                                   : " exclude_mutation synchronize inventory allow_mutation");
-    CHECK(kvpack_store_saved_count(saved) == 3);
-    EXPECT_OK(kvpack_store_saved_describe(saved, &info, &error));
+    CHECK(kvpack_store_saved_cut_count(saved) == 3);
+    EXPECT_OK(kvpack_store_saved_get_info(saved, &info, &error));
     CHECK(info.source_bytes == (uint64_t)TOKENS * STATES * TOKEN_BYTES);
     kvpack_store_saved_free(saved);
 
@@ -181,7 +181,7 @@ static void the_same_is_not_saved_twice(void) {
   adapter.device = 1;
   adapter.calls[0] = '\0';
   EXPECT_OK(kvpack_store_save_from_engine(fixture.store, &saved, &engine, NULL, &error));
-  EXPECT_OK(kvpack_store_saved_describe(saved, &info, &error));
+  EXPECT_OK(kvpack_store_saved_get_info(saved, &info, &error));
   CHECK(info.replayed == 1);
   expect_calls(&adapter, " exclude_mutation synchronize inventory allow_mutation");
   kvpack_store_saved_free(saved);
@@ -200,7 +200,7 @@ static void a_delta_reads_what_is_new_alone(void) {
   how.parent = &parent;
   EXPECT_OK(kvpack_store_save_from_engine(fixture.store, &saved, &engine, &how, &error));
   CHECK(adapter.device_read == (uint64_t)LONGER * TOKEN_BYTES);
-  CHECK(kvpack_store_saved_count(saved) == 1 && kvpack_store_saved_cuts(saved)[0].depth == 1);
+  CHECK(kvpack_store_saved_cut_count(saved) == 1 && kvpack_store_saved_cuts(saved)[0].depth == 1);
   kvpack_store_saved_free(saved);
   expect_restored(&fixture, LONGER, LONGER);
   end_test(&fixture);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "freed.h"
 #include "handoff_fixture.h"
 
 static const char kBeginJson[] =
@@ -594,6 +595,27 @@ static void test_sender_misuse(const kvpack_mac_key* key) {
   kvpack_handoff_sender_free(NULL);
 }
 
+static void test_freed_handles(void) {
+  kvpack_mac_key* key = make_key(9);
+  kvpack_handoff_sender* sender = make_sender(key, 1);
+  kvpack_handoff_sender* other = NULL;
+  const uint8_t* frame = NULL;
+  uint64_t size = 0;
+  struct offer offer;
+  kvpack_handoff_sender_options options;
+  if (!keeps_freed_handles()) {
+    kvpack_handoff_sender_free(sender);
+    kvpack_mac_key_free(key);
+    return;
+  }
+  make_begin(&offer, 1);
+  FREED(kvpack_handoff_sender, sender, kvpack_handoff_sender_begin(freed, &frame, &size, &error), "sender");
+  CHECK(kvpack_handoff_sender_segment_count(sender) == 0 && kvpack_handoff_sender_total_bytes(sender) == 0);
+  options = make_sender_options(key, &offer.begin);
+  FREED(kvpack_mac_key, key, kvpack_handoff_sender_new(&other, &options, &error), "key");
+  CHECK(other == NULL);
+}
+
 int main(void) {
   kvpack_mac_key* key = make_key(9);
   test_keys();
@@ -609,6 +631,7 @@ int main(void) {
   test_answers(key);
   test_refusal_answers(key);
   test_sender_misuse(key);
+  test_freed_handles();
   kvpack_mac_key_free(key);
   return check_result();
 }

@@ -1,5 +1,6 @@
 /* The C ABI of the handoff, consumer's side: what is received reaches the callbacks in their order, and every
  * failure has its code, its text, and exactly one abort. */
+#include "freed.h"
 #include "handoff_fixture.h"
 
 /* ---- receiver ---- */
@@ -1068,6 +1069,22 @@ static void test_every_corruption(const kvpack_mac_key* key) {
   }
 }
 
+static void test_freed_receiver(const kvpack_mac_key* key) {
+  struct setting setting;
+  kvpack_handoff_receiver* receiver;
+  uint32_t step = 0;
+  uint64_t size = 7;
+  make_setting(&setting, key);
+  receiver = make_receiver(&setting);
+  if (!keeps_freed_handles()) {
+    kvpack_handoff_receiver_free(receiver);
+    return;
+  }
+  FREED(kvpack_handoff_receiver, receiver, kvpack_handoff_receiver_end(freed, &step, &error), "receiver");
+  CHECK(kvpack_handoff_receiver_reply(receiver, &size) == NULL && size == 0);
+  CHECK(kvpack_handoff_receiver_segment_count(receiver) == 0);
+}
+
 int main(void) {
   kvpack_mac_key* key = make_key(9);
   CHECK(kvpack_has_feature("handoff") == 1);
@@ -1087,6 +1104,7 @@ int main(void) {
   test_request_ids(key);
   test_deltas(key);
   test_receiver_options(key);
+  test_freed_receiver(key);
   test_accept_misuse(key);
   test_receiver_misuse(key);
   test_aborts(key);

@@ -13,6 +13,16 @@ typedef struct CacheFixture {
 
 static uint32_t request[MOST_TOKENS];
 
+static kvpack_muse_cache* make_muse_cache(const CacheFixture* fixture, const kvpack_muse_identity* identity) {
+  kvpack_muse_cache* cache = NULL;
+  STRUCT(kvpack_muse_cache_options, options);
+  options.store = fixture->store;
+  options.config = fixture->config;
+  options.identity = identity;
+  EXPECT_OK(kvpack_muse_cache_new(&cache, &options, &error));
+  return cache;
+}
+
 static CacheFixture begin(void) {
   CacheFixture fixture;
   kvpack_store_options options;
@@ -23,7 +33,7 @@ static CacheFixture begin(void) {
   EXPECT_OK(kvpack_store_create(&fixture.store, &options, &error));
   fixture.config = make_config(VOCABULARY);
   fixture.identity = make_identity(1);
-  EXPECT_OK(kvpack_muse_cache_new(&fixture.cache, fixture.store, fixture.config, fixture.identity, &error));
+  fixture.cache = make_muse_cache(&fixture, fixture.identity);
   return fixture;
 }
 
@@ -116,7 +126,7 @@ static void another_model_finds_nothing(void) {
   kvpack_muse_identity* other = make_identity(2);
   CacheFixture others = fixture;
   save_at(&fixture, 256);
-  EXPECT_OK(kvpack_muse_cache_new(&others.cache, fixture.store, fixture.config, other, &error));
+  others.cache = make_muse_cache(&fixture, other);
   expect_cut(&others, 256, 0);
   expect_live(&others, 256, 0);
   kvpack_muse_cache_free(others.cache);
@@ -363,12 +373,14 @@ static void one_cut_is_restored_by_its_id(void) {
 
 static void a_restore_is_cancelled(void) {
   CacheFixture fixture = begin();
+  STRUCT(kvpack_muse_restore_options, options);
   MuseEngine engine = muse_engine_at(5);
   const kvpack_muse_engine given = as_engine(&engine);
   save_at(&fixture, 256);
   EXPECT_OK(kvpack_cancel_new(&engine.cancel, &error));
+  options.cancel = engine.cancel;
   EXPECT_REFUSED(
-      kvpack_muse_cache_restore_deepest(fixture.cache, NULL, &given, request, 300, engine.cancel, &error),
+      kvpack_muse_cache_restore_deepest(fixture.cache, NULL, &given, request, 300, &options, &error),
       KVPACK_ERR_CANCELLED, NULL);
   CHECK(engine.installs == 0 && is_live_at(&engine, 5));
   kvpack_cancel_free(engine.cancel);
@@ -391,7 +403,7 @@ static void a_cache_keeps_its_store_open(void) {
   fixture.config = make_config(VOCABULARY);
   fixture.identity = make_identity(1);
   EXPECT_OK(kvpack_store_open_read_only(&fixture.store, &options, &error));
-  EXPECT_OK(kvpack_muse_cache_new(&fixture.cache, fixture.store, fixture.config, fixture.identity, &error));
+  fixture.cache = make_muse_cache(&fixture, fixture.identity);
   expect_live(&fixture, 300, 256);
   EXPECT_REFUSED(kvpack_muse_cache_save(fixture.cache, NULL, &given, NULL, &error), KVPACK_ERR_STATE, NULL);
   end_engine(&engine);
@@ -440,6 +452,75 @@ static void a_damaged_cut_is_passed_over(void) {
   end(&fixture);
 }
 
+/* ---- what is given at opening ---- */
+
+typedef struct Given {
+  int live, calls, fail_at; /* Pieces of memory that are out, and the one that is refused. */
+  uint64_t bytes;           /* Of all pieces so far. */
+  char log[2048];
+} Given;
+
+static kvpack_status allocate(void* user, void** data, uint64_t size) {
+  Given* given = (Given*)user;
+  if (++given->calls == given->fail_at) return KVPACK_ERR_QUOTA;
+  *data = malloc((size_t)size);
+  if (*data == NULL) return KVPACK_ERR_NO_MEMORY;
+  given->bytes += size;
+  ++given->live;
+  return KVPACK_OK;
+}
+
+static void release(void* user, void* data, uint64_t size) {
+  CHECK(size > 0);
+  --((Given*)user)->live;
+  free(data);
+}
+
+static void note(void* user, uint32_t level, const char* text) {
+  Given* given = (Given*)user;
+  const size_t used = strlen(given->log);
+  snprintf(given->log + used, sizeof(given->log) - used, "%u %s\n", (unsigned)level, text);
+}
+
+static void the_callers_memory_and_log_are_used(void) {
+  CacheFixture fixture = begin();
+  MuseEngine engine = muse_engine_at(5);
+  const kvpack_muse_engine live = as_engine(&engine);
+  kvpack_muse_cache* cache = NULL;
+  Given given;
+  STRUCT(kvpack_muse_cache_options, options);
+  STRUCT(kvpack_muse_restored, restored);
+  memset(&given, 0, sizeof(given));
+  options.store = fixture.store;
+  options.config = fixture.config;
+  options.identity = fixture.identity;
+  options.allocate = allocate;
+  EXPECT_REFUSED(kvpack_muse_cache_new(&cache, &options, &error), KVPACK_ERR_INVALID_ARGUMENT,
+                 "argument release must be given with allocate, and only with it");
+  options.release = release;
+  options.memory_user = &given;
+  options.log = note;
+  options.log_user = &given;
+  EXPECT_OK(kvpack_muse_cache_new(&cache, &options, &error));
+  EXPECT_OK(kvpack_muse_cache_restore_deepest(cache, &restored, &live, request, 300, NULL, &error));
+  CHECK(restored.restored == 0 && given.calls == 0);
+  save_at(&fixture, 256);
+  EXPECT_OK(kvpack_muse_cache_restore_deepest(cache, &restored, &live, request, 300, NULL, &error));
+  CHECK(restored.token_count == 256 && is_live_at(&engine, 256));
+  CHECK(given.calls == 2 * KVPACK_MUSE_LAYERS + 1 && given.bytes == restored.restored_bytes);
+  CHECK(given.live == 0);
+  given.fail_at = given.calls + 7;
+  EXPECT_REFUSED_WITH(kvpack_muse_cache_restore_deepest(cache, NULL, &live, request, 300, NULL, &error),
+                      KVPACK_ERR_QUOTA, "the allocate callback failed", "callback", "allocate");
+  CHECK(given.live == 0 && is_live_at(&engine, 256));
+  CHECK(strncmp(given.log, "2 miss: 300 tokens left to compute\n2 restored: 256 tokens, ", 59) == 0);
+  CHECK(strstr(given.log,
+               "44 tokens left to compute\n1 restore refused: quota: the allocate callback failed\n"));
+  kvpack_muse_cache_free(cache);
+  end_engine(&engine);
+  end(&fixture);
+}
+
 int main(void) {
   size_t i;
   for (i = 0; i < MOST_TOKENS; ++i) request[i] = token_at(i);
@@ -453,6 +534,7 @@ int main(void) {
   installs_are_all_or_nothing();
   one_cut_is_restored_by_its_id();
   a_restore_is_cancelled();
+  the_callers_memory_and_log_are_used();
   a_cache_keeps_its_store_open();
   a_damaged_cut_is_passed_over();
   return check_result();

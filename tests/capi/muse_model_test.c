@@ -65,7 +65,7 @@ static void an_identity_keeps_its_fields_and_has_a_digest(void) {
   EXPECT_OK(kvpack_muse_identity_new(&identity, &fields, &error));
   CHECK(has_hex(kvpack_muse_identity_digest(identity),
                 "d2dc70375aec7d4687311e968e42ced33641d0993a3f9a3410f4474e29db962c"));
-  EXPECT_OK(kvpack_muse_identity_get(identity, &kept, &error));
+  EXPECT_OK(kvpack_muse_identity_get_fields(identity, &kept, &error));
   CHECK(same_id(&kept.model_sha256, &fields.model_sha256));
   CHECK(same_id(&kept.adapter_sha256, &fields.adapter_sha256));
   CHECK(same_id(&kept.tokenizer_sha256, &fields.tokenizer_sha256));
@@ -184,7 +184,7 @@ static void a_model_file_and_its_operator_say_an_identity(void) {
   options.progress = tell;
   options.progress_user = &told;
   EXPECT_OK(kvpack_muse_identity_from_file(&identity, &options, &error));
-  EXPECT_OK(kvpack_muse_identity_get(identity, &fields, &error));
+  EXPECT_OK(kvpack_muse_identity_get_fields(identity, &fields, &error));
   CHECK(told.calls > 0 && told.done == told.total && told.total > 16384);
   CHECK(
       has_hex(&fields.tokenizer_sha256, "3c95a3a397d8e672a8a58969b2922079af3b77ef129d537fb40c20fcd1aa1f53"));
@@ -207,7 +207,7 @@ static void a_model_file_and_its_operator_say_an_identity(void) {
   {
     kvpack_muse_identity* other = NULL;
     EXPECT_OK(kvpack_muse_identity_from_file(&other, &options, &error));
-    EXPECT_OK(kvpack_muse_identity_get(other, &others, &error));
+    EXPECT_OK(kvpack_muse_identity_get_fields(other, &others, &error));
     CHECK(same_id(&others.model_sha256, &fields.model_sha256));
     CHECK(!same_id(&others.adapter_sha256, &fields.adapter_sha256));
     CHECK(same_id(&others.context_policy_sha256, &policy));

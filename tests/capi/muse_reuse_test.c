@@ -67,7 +67,7 @@ static void memory_serves_without_a_store(void) {
   STRUCT(kvpack_muse_resident_info, info);
   EXPECT_OK(kvpack_muse_resident_new(&resident, NULL, &error));
   insert(resident, NULL, 512, 0);
-  EXPECT_OK(kvpack_muse_resident_stats(resident, &info, &error));
+  EXPECT_OK(kvpack_muse_resident_get_info(resident, &info, &error));
   CHECK(info.entries == 1 && info.nodes == 2 && info.queries == 0 && info.evictions == 0);
   CHECK(info.resident_bytes == 2 * KVPACK_MUSE_LAYERS * 512 * ROW_BYTES);
   CHECK(info.unique_chunk_bytes == info.resident_bytes && info.held_bytes == 0 && info.overhead_bytes > 0);
@@ -79,7 +79,7 @@ static void memory_serves_without_a_store(void) {
   CHECK(tier_is(&report.resident, 1, 512, KVPACK_MUSE_WHY_SERVED));
   CHECK(tier_is(&report.session, 1, 5, KVPACK_MUSE_WHY_ANOTHER_SERVED));
   CHECK(is_live_without_logits(&engine, 512));
-  EXPECT_OK(kvpack_muse_resident_stats(resident, &info, &error));
+  EXPECT_OK(kvpack_muse_resident_get_info(resident, &info, &error));
   CHECK(info.queries == 1 && info.hits == 1);
   end_engine(&engine);
   kvpack_muse_resident_free(resident);
@@ -102,10 +102,14 @@ static void memory_is_believed_as_deep_as_the_store(void) {
   MuseEngine engine = muse_engine_at(256);
   kvpack_muse_engine given = as_engine(&engine);
   STRUCT(kvpack_muse_ladder_options, options);
+  STRUCT(kvpack_muse_cache_options, cache_how);
   new_root();
   store_how = store_options(keys);
   EXPECT_OK(kvpack_store_create(&store, &store_how, &error));
-  EXPECT_OK(kvpack_muse_cache_new(&cache, store, config, identity, &error));
+  cache_how.store = store;
+  cache_how.config = config;
+  cache_how.identity = identity;
+  EXPECT_OK(kvpack_muse_cache_new(&cache, &cache_how, &error));
   EXPECT_OK(kvpack_muse_resident_new(&resident, NULL, &error));
   options.cache = cache;
   options.resident = resident;
@@ -201,6 +205,7 @@ static void what_cannot_be_kept_or_used_is_refused(void) {
   kvpack_muse_engine given = as_engine(&engine);
   kvpack_muse_engine nothing = as_engine(&empty);
   kvpack_cancel* cancel = NULL;
+  STRUCT(kvpack_muse_restore_options, cancelled);
   uint32_t kept = 7;
   STRUCT(kvpack_muse_resident_options, resident_options);
   STRUCT(kvpack_muse_ladder_options, options);
@@ -233,8 +238,9 @@ static void what_cannot_be_kept_or_used_is_refused(void) {
   options.mode = KVPACK_MUSE_REUSE_UPSTREAM;
   EXPECT_OK(kvpack_muse_ladder_new(&ladder, &options, &error));
   EXPECT_OK(kvpack_cancel_new(&cancel, &error));
+  cancelled.cancel = cancel;
   kvpack_cancel_request(cancel);
-  EXPECT_REFUSED(kvpack_muse_ladder_prepare(ladder, &report, &nothing, request, 300, cancel, &error),
+  EXPECT_REFUSED(kvpack_muse_ladder_prepare(ladder, &report, &nothing, request, 300, &cancelled, &error),
                  KVPACK_ERR_CANCELLED, "operation was cancelled");
   EXPECT_REFUSED(kvpack_muse_ladder_prepare(ladder, NULL, &nothing, request, 300, NULL, &error),
                  KVPACK_ERR_INVALID_ARGUMENT, "argument out is NULL");
@@ -263,7 +269,7 @@ static void structs_of_other_sizes_are_refused(void) {
   EXPECT_OK(kvpack_muse_resident_new(&resident, NULL, &error));
   EXPECT_OK(kvpack_muse_ladder_new(&ladder, NULL, &error));
   info.struct_size -= 8;
-  EXPECT_REFUSED_WITH(kvpack_muse_resident_stats(resident, &info, &error), KVPACK_ERR_STRUCT_SIZE, NULL,
+  EXPECT_REFUSED_WITH(kvpack_muse_resident_get_info(resident, &info, &error), KVPACK_ERR_STRUCT_SIZE, NULL,
                       "argument", "out");
   report.struct_size -= 8;
   EXPECT_REFUSED_WITH(kvpack_muse_ladder_prepare(ladder, &report, &given, request, 9, NULL, &error),

@@ -4,7 +4,8 @@
 usage: reference.py HEADER PAGE            status 1 when the page does not say what the header says
        reference.py HEADER PAGE --write    renew it
 
-Every exported function must have a comment: it becomes its description.
+Every exported function must have a comment: it becomes its description. That of a handle says which threads may use
+it, and a struct whose name ends in `_options` begins with struct_size.
 """
 import argparse
 import re
@@ -45,6 +46,12 @@ def reference(header):
         is_section = block.comment.startswith("# ")
         if not is_section and not parts:
             continue  # In front of the first section are the conventions and the machinery.
+        handle = re.match(r"typedef struct (\w+) \1;", block.code)
+        if handle and "mmutable" not in block.comment and "thread" not in block.comment:
+            problems.append("no rule on threads: " + handle.group(1))
+        options = re.match(r"typedef struct (\w+_options) \{\s*(\w+ \w+);", block.code)
+        if options and options.group(2) != "uint64_t struct_size":
+            problems.append("no struct_size: " + options.group(1))
         if block.functions and not block.comment:
             problems.append("no description: " + ", ".join(function.name for function in block.functions))
         if is_section:
@@ -74,7 +81,7 @@ def main():
     for problem in problems:
         print(problem)
     if BEGIN not in page or problems:
-        print("reference: %s" % ("the header lacks descriptions" if problems else "the page has no mark"))
+        print("reference: %s" % ("the header lacks what is named above" if problems else "the page has no mark"))
         return 1
     wanted = page[:page.index(BEGIN)] + BEGIN + "\n" + conventions(options.header) + "\n" + text
     if options.write:

@@ -53,7 +53,7 @@ MAY_BE_UNUSED static kvpack_keys* store_keys(int first_byte, uint64_t active_epo
 
 MAY_BE_UNUSED static kvpack_store_options store_options(const kvpack_keys* keys) {
   STRUCT(kvpack_store_options, options);
-  options.root = root;
+  options.directory = root;
   options.keys = keys;
   options.max_parallelism = 2;
   return options;
@@ -213,7 +213,7 @@ MAY_BE_UNUSED static kvpack_id save(const Fixture* fixture, uint64_t tokens, con
   kvpack_store_save_options options = save_options(fixture, tokens, planes);
   options.parent = parent;
   EXPECT_OK(kvpack_store_save(fixture->store, &saved, &options, &error));
-  CHECK(kvpack_store_saved_count(saved) == 1);
+  CHECK(kvpack_store_saved_cut_count(saved) == 1);
   if (saved != NULL) id = kvpack_store_saved_cuts(saved)[0].manifest_id;
   kvpack_store_saved_free(saved);
   return id;
@@ -252,7 +252,7 @@ MAY_BE_UNUSED static void expect_restored(const Fixture* fixture, uint64_t token
 
 MAY_BE_UNUSED static kvpack_store_info stats(const Fixture* fixture) {
   STRUCT(kvpack_store_info, info);
-  EXPECT_OK(kvpack_store_stats(fixture->store, &info, &error));
+  EXPECT_OK(kvpack_store_get_info(fixture->store, &info, &error));
   return info;
 }
 

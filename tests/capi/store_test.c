@@ -2,6 +2,8 @@
  * refusals. */
 #include "store_fixture.h"
 
+enum { LOG_BYTES = 4096 };
+
 /* ---- saving and finding ---- */
 
 static void what_is_saved_is_found_and_restored(void) {
@@ -34,13 +36,13 @@ static void an_export_makes_a_cut_at_every_stride(void) {
   options.label = "a model";
   options.label_size = 7;
   EXPECT_OK(kvpack_store_save(fixture.store, &saved, &options, &error));
-  CHECK(kvpack_store_saved_count(saved) == 3);
-  if (kvpack_store_saved_count(saved) == 3) {
+  CHECK(kvpack_store_saved_cut_count(saved) == 3);
+  if (kvpack_store_saved_cut_count(saved) == 3) {
     CHECK(kvpack_store_saved_cuts(saved)[0].cut.token_count == 256);
     CHECK(kvpack_store_saved_cuts(saved)[2].cut.token_count == TOKENS);
     CHECK(kvpack_store_saved_cuts(saved)[1].restored_bytes == (uint64_t)512 * STATES * TOKEN_BYTES);
   }
-  EXPECT_OK(kvpack_store_saved_describe(saved, &info, &error));
+  EXPECT_OK(kvpack_store_saved_get_info(saved, &info, &error));
   CHECK(info.replayed == 0 && info.publication == 1 && info.written_chunks > 0 && info.manifest_bytes > 0);
   CHECK(info.source_bytes == (uint64_t)TOKENS * STATES * TOKEN_BYTES);
   kvpack_store_saved_free(saved);
@@ -65,11 +67,11 @@ static void a_retry_is_a_replay_and_a_longer_cut_a_delta(void) {
   STRUCT(kvpack_store_saved_info, info);
   options.parent = &parent;
   EXPECT_OK(kvpack_store_save(fixture.store, &saved, &options, &error));
-  CHECK(kvpack_store_saved_count(saved) == 1 && kvpack_store_saved_cuts(saved)[0].depth == 1);
+  CHECK(kvpack_store_saved_cut_count(saved) == 1 && kvpack_store_saved_cuts(saved)[0].depth == 1);
   kvpack_store_saved_free(saved);
   saved = NULL;
   EXPECT_OK(kvpack_store_save(fixture.store, &saved, &options, &error));
-  EXPECT_OK(kvpack_store_saved_describe(saved, &info, &error));
+  EXPECT_OK(kvpack_store_saved_get_info(saved, &info, &error));
   CHECK(info.replayed == 1);
   kvpack_store_saved_free(saved);
   expect_restored(&fixture, LONGER, LONGER);
@@ -183,12 +185,12 @@ static void wrong_stores_are_refused(void) {
   options.keys = other;
   EXPECT_REFUSED(kvpack_store_open(&store, &options, &error), KVPACK_ERR_AUTHENTICATION, NULL);
   options.keys = fixture.keys;
-  options.root = "/nonexistent/kvpack";
+  options.directory = "/nonexistent/kvpack";
   EXPECT_REFUSED(kvpack_store_open(&store, &options, &error), KVPACK_ERR_NOT_FOUND, NULL);
-  options.root = NULL;
+  options.directory = NULL;
   EXPECT_REFUSED(kvpack_store_open(&store, &options, &error), KVPACK_ERR_INVALID_ARGUMENT,
-                 "argument root is NULL");
-  options.root = root;
+                 "argument directory is NULL");
+  options.directory = root;
   options.watermarks = &marks;
   EXPECT_REFUSED(kvpack_store_open(&store, &options, &error), KVPACK_ERR_STATE, NULL);
   marks.reserved = 1;
@@ -547,6 +549,41 @@ static void a_damaged_cut_is_told_of_and_passed_over(void) {
   end_test(&fixture);
 }
 
+/* ---- what a store says ---- */
+
+static void note(void* user, uint32_t level, const char* text) {
+  char* log = (char*)user;
+  const size_t used = strlen(log);
+  snprintf(log + used, LOG_BYTES - used, "%u %s\n", (unsigned)level, text);
+}
+
+static void a_store_tells_what_it_does(void) {
+  char log[LOG_BYTES] = "";
+  Fixture fixture = begin_test();
+  kvpack_store_options options = store_options(fixture.keys);
+  kvpack_store* other = NULL;
+  kvpack_id id = filled(7);
+  options.log = note;
+  options.log_user = log;
+  EXPECT_REFUSED(kvpack_store_open(&other, &options, &error), KVPACK_ERR_BUSY, NULL);
+  CHECK(strncmp(log, "1 opening refused: busy: ", 25) == 0);
+  log[0] = '\0';
+  kvpack_store_free(fixture.store);
+  EXPECT_OK(kvpack_store_open(&fixture.store, &options, &error));
+  expect_restored(&fixture, 300, 0);
+  save(&fixture, 256, NULL);
+  save(&fixture, 256, NULL);
+  expect_restored(&fixture, 300, 256);
+  EXPECT_OK(kvpack_store_maintain(fixture.store, NULL, 0, &error));
+  EXPECT_REFUSED(kvpack_store_evict(fixture.store, NULL, &id, &error), KVPACK_ERR_NOT_FOUND, NULL);
+  CHECK(strstr(log, "2 miss: 300 tokens left to compute\n2 saved: 256 tokens, ") == log);
+  CHECK(strstr(log, "2 already there: 256 tokens, ") != NULL);
+  CHECK(strstr(log, "2 restored: 256 tokens, ") != NULL);
+  CHECK(strstr(log,
+               "2 upkeep: 0 cuts evicted, 0 chunks collected, 0 bytes freed\n1 upkeep refused: not_found: "));
+  end_test(&fixture);
+}
+
 int main(void) {
   what_is_saved_is_found_and_restored();
   an_export_makes_a_cut_at_every_stride();
@@ -563,5 +600,6 @@ int main(void) {
   a_held_cut_is_not_evicted();
   a_hold_keeps_its_store_open();
   a_damaged_cut_is_told_of_and_passed_over();
+  a_store_tells_what_it_does();
   return check_result();
 }

@@ -59,7 +59,7 @@ static void* ask_for_figures(void* argument) {
   int round;
   for (round = 0; round < ROUNDS; ++round) {
     STRUCT(kvpack_store_info, info);
-    worker->failures += kvpack_store_stats(worker->fixture->store, &info, NULL) != KVPACK_OK;
+    worker->failures += kvpack_store_get_info(worker->fixture->store, &info, NULL) != KVPACK_OK;
     worker->failures += info.manifests < 1 || info.manifests > 2;
     worker->failures += kvpack_store_maintain(worker->fixture->store, NULL, 0, NULL) != KVPACK_OK;
   }

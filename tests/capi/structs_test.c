@@ -1,7 +1,7 @@
 /* Sizes that may never shrink, and how structs of older and newer callers are read. */
 #include "fixture.h"
 
-/* Sizes of the first version on a 64-bit machine. A struct with struct_size may grow; the others never
+/* Sizes of version 1.0 on a 64-bit machine. A struct with struct_size may grow; the others never
  * change. */
 #define FIXED(type, size) CHECK(sizeof(void*) != 8 || sizeof(type) == (size))
 #define FIRST_VERSION(type, size) CHECK(sizeof(void*) != 8 || sizeof(type) >= (size))
@@ -25,6 +25,12 @@ static void sizes_stay(void) {
   FIXED(kvpack_muse_layer, 48);
   FIXED(kvpack_muse_tier_report, 16);
   FIXED(kvpack_outgoing_segment, 72);
+  FIXED(kvpack_handoff_identity, 192);
+  FIXED(kvpack_handoff_multimodal, 96);
+  FIXED(kvpack_handoff_component, 56);
+  FIXED(kvpack_handoff_shape, 56);
+  FIXED(kvpack_handoff_segment, 104);
+  FIXED(kvpack_handoff_accepted_key, 32);
   FIRST_VERSION(kvpack_keys_options, 96);
   FIRST_VERSION(kvpack_family_options, 112);
   FIRST_VERSION(kvpack_state_options, 80);
@@ -51,7 +57,7 @@ static void sizes_stay(void) {
   FIRST_VERSION(kvpack_chunk_expectation, 56);
   FIRST_VERSION(kvpack_chunk_info, 216);
   FIRST_VERSION(kvpack_object_key_options, 88);
-  FIRST_VERSION(kvpack_store_options, 128);
+  FIRST_VERSION(kvpack_store_options, 144);
   FIRST_VERSION(kvpack_store_fault, 80);
   FIRST_VERSION(kvpack_store_info, 296);
   FIRST_VERSION(kvpack_store_upkeep, 56);
@@ -69,6 +75,17 @@ static void sizes_stay(void) {
   FIRST_VERSION(kvpack_cache_saved, 80);
   FIRST_VERSION(kvpack_cache_restore_options, 80);
   FIRST_VERSION(kvpack_cache_restored, 88);
+  FIRST_VERSION(kvpack_mac_key_options, 40);
+  FIRST_VERSION(kvpack_handoff_begin, 336);
+  FIRST_VERSION(kvpack_handoff_seal, 144);
+  FIRST_VERSION(kvpack_handoff_sender_options, 72);
+  FIRST_VERSION(kvpack_handoff_refusal, 40);
+  FIRST_VERSION(kvpack_handoff_sink, 64);
+  FIRST_VERSION(kvpack_handoff_ledger, 32);
+  FIRST_VERSION(kvpack_handoff_receiver_options, 112);
+  FIRST_VERSION(kvpack_handoff_offer, 120);
+  FIRST_VERSION(kvpack_handoff_expectations, 304);
+  FIRST_VERSION(kvpack_handoff_accept_options, 40);
   FIRST_VERSION(kvpack_muse_config_info, 160);
   FIRST_VERSION(kvpack_muse_identity_fields, 216);
   FIRST_VERSION(kvpack_muse_model_options, 104);
@@ -76,6 +93,8 @@ static void sizes_stay(void) {
   FIRST_VERSION(kvpack_muse_planes, 32);
   FIRST_VERSION(kvpack_muse_snapshot, 40);
   FIRST_VERSION(kvpack_muse_engine, 80);
+  FIRST_VERSION(kvpack_muse_cache_options, 72);
+  FIRST_VERSION(kvpack_muse_restore_options, 16);
   FIRST_VERSION(kvpack_muse_save_options, 56);
   FIRST_VERSION(kvpack_muse_saved, 168);
   FIRST_VERSION(kvpack_muse_restored, 80);
@@ -84,10 +103,10 @@ static void sizes_stay(void) {
   FIRST_VERSION(kvpack_muse_ladder_options, 40);
   FIRST_VERSION(kvpack_muse_reuse_report, 104);
   FIRST_VERSION(kvpack_attempt, 192);
-  FIRST_VERSION(kvpack_receiver_options, 80);
+  FIRST_VERSION(kvpack_receiver_options, 120);
   FIRST_VERSION(kvpack_receiver_request, 72);
   FIRST_VERSION(kvpack_receiver_info, 136);
-  FIRST_VERSION(kvpack_producer_options, 32);
+  FIRST_VERSION(kvpack_producer_options, 48);
   FIRST_VERSION(kvpack_transfer, 112);
   FIRST_VERSION(kvpack_send_options, 40);
   FIRST_VERSION(kvpack_sent, 240);

@@ -16,7 +16,7 @@ make_packages "$work/first"
 make_packages "$work/second"
 for package in "$work"/first/*.deb; do cmp "$package" "$work/second/$(basename "$package")"; done
 
-packages=(libkvpack0 libkvpack-dev kvpack python3-kvpack)
+packages=(libkvpack1 libkvpack-dev kvpack python3-kvpack)
 for name in "${packages[@]}"; do
   file=$(echo "$work/first/${name}"_*.deb)
   [ -e "$file" ] || { echo "no package $name"; exit 1; }
@@ -28,7 +28,7 @@ use() {  # root of the installation, empty for the real one
   libdir=$(dirname "$(find "$root/usr/lib" -name 'libkvpack_c.so' -print -quit)")
   export LD_LIBRARY_PATH=${root:+$libdir}
   export PKG_CONFIG_PATH=$libdir/pkgconfig PYTHONPATH=${root:+$root/usr/lib/python3/dist-packages}
-  [ -z "$root" ] || export KVPACK_LIBRARY=$libdir/libkvpack_c.so.0
+  [ -z "$root" ] || export KVPACK_LIBRARY=$libdir/libkvpack_c.so.1
   # shellcheck disable=SC2046
   cc -std=c99 -Wall -Wextra -Werror -pedantic "$here/consumer/main.c" $(pkg-config --cflags --libs kvpack_c) -o "$work/c"
   "$work/c"

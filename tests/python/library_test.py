@@ -20,11 +20,11 @@ class Place(unittest.TestCase):
 
     def test_beside_the_package_comes_before_the_loader(self):
         with tempfile.TemporaryDirectory() as folder:
-            beside = os.path.join(folder, "libkvpack_c.so.0")
+            beside = os.path.join(folder, "libkvpack_c.so.1")
             with open(beside, "wb"):
                 pass
             found = _library.candidates({}, folder, "linux")
-        self.assertEqual(found[:2], [beside, "libkvpack_c.so.0"])
+        self.assertEqual(found[:2], [beside, "libkvpack_c.so.1"])
 
     def test_other_systems_have_other_names(self):
         self.assertIn("libkvpack_c.0.dylib", _library.candidates({}, "/nowhere", "darwin"))

@@ -150,7 +150,7 @@ int main(int argc, char** argv) {
 
   memset(&where, 0, sizeof(where));
   where.struct_size = sizeof(where);
-  where.root = argv[1];
+  where.directory = argv[1];
   where.keys = keys;
   where.max_parallelism = 1;
   check(kvpack_store_create(&store, &where, &error), error);

@@ -91,16 +91,16 @@ PROTOTYPES = {
     "kvpack_store_create": (STATUS, [P, P, P]),
     "kvpack_store_open": (STATUS, [P, P, P]),
     "kvpack_store_open_read_only": (STATUS, [P, P, P]),
-    "kvpack_store_stats": (STATUS, [P, P, P]),
+    "kvpack_store_get_info": (STATUS, [P, P, P]),
     "kvpack_store_maintain": (STATUS, [P, P, U64, P]),
     "kvpack_store_collect": (STATUS, [P, P, P]),
     "kvpack_store_evict": (STATUS, [P, P, P, P]),
     "kvpack_store_free": (None, [P]),
     "kvpack_store_save": (STATUS, [P, P, P, P]),
     "kvpack_store_save_from_engine": (STATUS, [P, P, P, P, P]),
-    "kvpack_store_saved_count": (U64, [P]),
+    "kvpack_store_saved_cut_count": (U64, [P]),
     "kvpack_store_saved_cuts": (P, [P]),
-    "kvpack_store_saved_describe": (STATUS, [P, P, P]),
+    "kvpack_store_saved_get_info": (STATUS, [P, P, P]),
     "kvpack_store_saved_free": (None, [P]),
     "kvpack_store_find_deepest": (STATUS, [P, P, P, P]),
     "kvpack_store_restore_deepest": (STATUS, [P, P, P, P, P, P, P]),
@@ -133,9 +133,9 @@ def candidates(environment=os.environ, folder=os.path.dirname(os.path.abspath(__
     chosen = environment.get("KVPACK_LIBRARY")
     if chosen:
         return [chosen]
-    names = ["libkvpack_c.so.0", "libkvpack_c.so"]
+    names = ["libkvpack_c.so.1", "libkvpack_c.so"]
     if platform == "darwin":
-        names = ["libkvpack_c.0.dylib", "libkvpack_c.dylib"]
+        names = ["libkvpack_c.1.dylib", "libkvpack_c.dylib"]
     elif platform == "win32":
         names = ["kvpack_c.dll"]
     beside = [os.path.join(folder, name) for name in names]
@@ -216,5 +216,5 @@ def call(function, *arguments):
 
 
 def version() -> str:
-    """Version of the library that is loaded, for example "0.1.0"."""
+    """Version of the library that is loaded, for example "1.0.0"."""
     return text(lib.kvpack_version())

@@ -5,8 +5,8 @@ tests/python/layout_test.py compares every offset, size and code with the header
 import ctypes
 from ctypes import c_char_p, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
 
-ABI_MAJOR = 0
-ABI_MINOR = 1
+ABI_MAJOR = 1
+ABI_MINOR = 0
 
 OK = 0
 ERR_INVALID_ARGUMENT = 1
@@ -216,13 +216,14 @@ class kvpack_store_watermarks(Fixed):
 
 
 class kvpack_store_options(Sized):
-    _fields_ = [("struct_size", c_uint64), ("root", c_char_p), ("keys", c_void_p),
+    _fields_ = [("struct_size", c_uint64), ("directory", c_char_p), ("keys", c_void_p),
                 ("active_epoch", c_uint64), ("minimum_epoch", c_uint64), ("catalog_epoch", c_uint64),
                 ("quota_bytes", c_uint64), ("staging_quota_bytes", c_uint64),
                 ("endurance_bytes_per_five_minutes", ctypes.POINTER(c_uint64)),
                 ("watermarks", ctypes.POINTER(kvpack_store_watermarks)), ("max_shadow_bytes", c_uint64),
                 ("max_scratch_bytes", c_uint64), ("max_holds", c_uint64), ("max_parallelism", c_uint32),
-                ("strict", c_uint32), ("on_fault", c_void_p), ("fault_user", c_void_p)]
+                ("strict", c_uint32), ("on_fault", c_void_p), ("fault_user", c_void_p),
+                ("log", c_void_p), ("log_user", c_void_p)]
 
 
 class kvpack_store_info(Sized):

@@ -249,7 +249,7 @@ class Cache(Handle):
         """The memory of a restored state by its names: what was lent, or a copy of what the library kept."""
         def memory(part):
             size = ctypes.c_uint64()
-            address = lib.kvpack_cache_state_data(state, part, ctypes.byref(size))
+            address = lib.kvpack_cache_state_data(state, ctypes.byref(size), part)
             if address is not None and address == loans.address(part):
                 return lent[part]
             # Lending may not have taken place: an interrupt can come before a callback.

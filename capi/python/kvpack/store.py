@@ -297,7 +297,7 @@ class Store(Handle):
         if unknown:
             raise TypeError("unknown options: " + ", ".join(sorted(unknown)))
         options = c.kvpack_store_options(
-            root=path(root, "root"), max_parallelism=threads(max_parallelism), strict=flag(strict, "strict"),
+            directory=path(root, "root"), max_parallelism=threads(max_parallelism), strict=flag(strict, "strict"),
             **{name: number(value, name) for name, value in numbers.items()})
         if endurance_bytes_per_five_minutes is not None:
             options.endurance_bytes_per_five_minutes = ctypes.pointer(
@@ -341,7 +341,7 @@ class Store(Handle):
         """Sizes, counts and counters, at a cost that does not depend on what is stored."""
         info = c.kvpack_store_info()
         with self._call() as pointer:
-            call(lib.kvpack_store_stats, pointer, ctypes.byref(info))
+            call(lib.kvpack_store_get_info, pointer, ctypes.byref(info))
         values = {field.name: getattr(info, field.name) for field in dataclasses.fields(StoreInfo)}
         values["pressure"] = name_of(info.pressure, c.PRESSURES)
         values["read_only"] = bool(info.read_only)
@@ -578,8 +578,8 @@ def _group_array(groups, family):
 
 def _describe_saved(saved):
     info = c.kvpack_store_saved_info()
-    call(lib.kvpack_store_saved_describe, saved, ctypes.byref(info))
-    count = lib.kvpack_store_saved_count(saved)
+    call(lib.kvpack_store_saved_get_info, saved, ctypes.byref(info))
+    count = lib.kvpack_store_saved_cut_count(saved)
     cuts = (c.kvpack_stored_cut * count).from_address(lib.kvpack_store_saved_cuts(saved))
     return Saved(tuple(StoredCut(id_bytes(cut.manifest_id), *cut_fields(cut.cut), cut.restored_bytes, cut.depth)
                        for cut in cuts),

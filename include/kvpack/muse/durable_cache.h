@@ -63,7 +63,9 @@ class DurableCache {
   /// Derives the identity of the model once; that of a cut adds only its length.
   /// @error as check_resolved; as muse_descriptor at a cut of 1; as check_model_rotation; as
   /// write_identity_label
-  static Result<DurableCache> create(Store& store, MuseConfig config, MuseIdentity identity);
+  /// @param memory  of planes that are being restored; null: the heap
+  static Result<DurableCache> create(Store& store, MuseConfig config, MuseIdentity identity,
+                                     std::shared_ptr<PayloadMemory> memory = nullptr);
 
   Store& store() const noexcept { return *store_; }
   const MuseConfig& config() const noexcept { return config_; }
@@ -120,13 +122,14 @@ class DurableCache {
 
  private:
   DurableCache(Store& store, MuseConfig config, MuseIdentity identity, const SemanticModelId& model,
-               IdentifiedFamily family, std::string label)
+               IdentifiedFamily family, std::string label, std::shared_ptr<PayloadMemory> memory)
       : store_(&store),
         config_(std::move(config)),
         identity_(std::move(identity)),
         semantic_model_(model),
         family_(std::move(family)),
-        label_(std::move(label)) {}
+        label_(std::move(label)),
+        memory_(std::move(memory)) {}
 
   PrefixQuery query(std::span<const std::uint32_t> tokens) const;
 
@@ -136,6 +139,7 @@ class DurableCache {
   SemanticModelId semantic_model_;
   IdentifiedFamily family_;
   std::string label_;
+  std::shared_ptr<PayloadMemory> memory_;
 };
 
 /// Publishes what is live, when there is a durable tier and its schedule says so.

@@ -5,6 +5,7 @@
 #include "kvpack/handoff/sink.h"
 #include "kvpack/muse/dflash_context.h"
 #include "kvpack/muse/live_session.h"
+#include "kvpack/store/payload_memory.h"
 
 namespace kvpack::muse {
 
@@ -52,6 +53,7 @@ struct HandoffSinkOptions {
   std::uint64_t max_context_tokens = kMaxContextTokens;
   /// The most that the shadow may take, in bytes. What the held rows take already is not counted.
   std::uint64_t memory_limit_bytes = std::numeric_limits<std::uint64_t>::max();
+  std::shared_ptr<PayloadMemory> memory{};  ///< Of the shadow; null: the heap.
 };
 
 /// Takes packed tiles of 13 layers and single planes, each row once and in any order, straight into the

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "kvpack/muse/snapshot.h"
+#include "kvpack/store/payload_memory.h"
 #include "kvpack/store/restore.h"
 
 namespace kvpack::muse {
@@ -24,6 +25,9 @@ struct StagedPlane {
   std::uint64_t logical_start = 0;  ///< tokens
   std::uint64_t logical_count = 0;  ///< tokens
   Bytes bytes{};                    ///< Row-major; zeros until it is filled.
+  OwnedPayload given{};             ///< Instead of `bytes`; undefined until it is filled.
+
+  MutableByteSpan memory() noexcept { return given.owner != nullptr ? given.bytes : MutableByteSpan(bytes); }
 };
 
 /// The sink of one restore. Used once: begin, fill, commit, assemble.
@@ -32,10 +36,12 @@ class StagedSession final : public RestoreSink {
   /// Judges a plan before any memory is taken.
   using Check = std::function<Status(const AuthenticatedPlan&)>;
 
-  explicit StagedSession(Check check) : check_(std::move(check)) {}
+  /// @param memory  null: the heap
+  explicit StagedSession(Check check, std::shared_ptr<PayloadMemory> memory = nullptr)
+      : check_(std::move(check)), memory_(std::move(memory)) {}
 
-  /// The check, then zeroed memory for each plane of the plan, whose sizes the store has admitted.
-  /// @error what the check says; kState as stage
+  /// The check, then memory for each plane of the plan, whose sizes the store has admitted.
+  /// @error what the check and the memory say; kState as stage
   Status begin_restore(const AuthenticatedPlan& plan) override;
   /// The memory of a plane; empty when there is no such plane.
   MutableByteSpan lend(std::size_t state) override;
@@ -66,6 +72,7 @@ class StagedSession final : public RestoreSink {
 
  private:
   Check check_;
+  std::shared_ptr<PayloadMemory> memory_;
   std::vector<StagedPlane> planes_{};
   bool begun_ = false;
   bool committed_ = false;

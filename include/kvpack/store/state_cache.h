@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "kvpack/core/blob.h"
+#include "kvpack/store/payload_memory.h"
 #include "kvpack/store/restore.h"
 #include "kvpack/store/save.h"
 
@@ -61,22 +62,6 @@ struct CacheSaved {
 /// Stands for the logits among the parts of a restored state; the others are planes, in the caller's order,
 /// or 0 for the blob.
 inline constexpr std::size_t kLogitsPart = std::numeric_limits<std::size_t>::max();
-
-/// Where restored states are put.
-class PayloadMemory {
- public:
-  virtual ~PayloadMemory() = default;
-  /// At least one byte; what is in it does not matter. @error whatever ends the restore
-  virtual Result<MutableByteSpan> allocate(std::uint64_t bytes) = 0;
-  virtual void release(MutableByteSpan memory) noexcept = 0;
-};
-
-/// The heap, aligned to 64 bytes. @error kNoMemory `out of memory`
-class HeapMemory final : public PayloadMemory {
- public:
-  Result<MutableByteSpan> allocate(std::uint64_t bytes) override;
-  void release(MutableByteSpan memory) noexcept override;
-};
 
 /// Gives memory of the caller's for a part, of exactly this size or empty, which asks for other memory. For a
 /// plane it is called before anything is read, and undefined until the restore has succeeded; for a blob and
