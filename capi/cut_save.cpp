@@ -251,6 +251,7 @@ void kvpack_cut_builder_free(kvpack_cut_builder* builder) {
 }
 
 const uint8_t* kvpack_saved_cut_pack(const kvpack_saved_cut* saved, uint64_t* pack_size) {
+  if (pack_size != nullptr) *pack_size = 0;
   if (!is_live(saved) || pack_size == nullptr) return nullptr;
   *pack_size = saved->pack.bytes.size();
   return saved->pack.bytes.data();

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kLedgerV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_ledger, reserve);
 constexpr std::uint64_t kReceiverOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_receiver_options, reserved);
-constexpr std::uint64_t kOfferV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_offer, reserved);
+constexpr std::uint64_t kOfferV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_offer, component_count);
 constexpr std::uint64_t kExpectationsV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_expectations, held_token_count);
 // The size of the pointer is meant. NOLINTNEXTLINE(bugprone-sizeof-expression)
 constexpr std::uint64_t kAcceptOptionsV0 = KVPACK_SIZE_UP_TO(kvpack_handoff_accept_options, expected);
@@ -357,6 +357,7 @@ kvpack_status kvpack_handoff_receiver_abort(kvpack_handoff_receiver* receiver, k
 }
 
 const uint8_t* kvpack_handoff_receiver_reply(const kvpack_handoff_receiver* receiver, uint64_t* reply_size) {
+  if (reply_size != nullptr) *reply_size = 0;
   if (!is_live(receiver) || reply_size == nullptr) return nullptr;
   const Bytes& reply = receiver->committed ? receiver->loop.ack_frame() : receiver->refusal;
   *reply_size = reply.size();

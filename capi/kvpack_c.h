@@ -87,8 +87,9 @@ KVPACK_API const char* kvpack_version(void);
  * (everything over bytes and callbacks), "files" (members called `path`), "json" (canonical JSON and proofs),
  * "handoff" (live transfers), "store" (stores in directories), "cache" (the same in two calls), "muse" (Muse
  * models and their caches), "cluster" (receivers and producers over TLS); "sha256_shani", "sha256_avx512",
- * "sha256_armv8" (kernels that were compiled in; the processor decides which is used); "freed_handles" (freed
- * handles are kept for a while, so that their use is refused: builds for debugging). */
+ * "sha256_armv8", "io_uring" (compiled in; the processor and the kernel decide whether it is used);
+ * "freed_handles" (freed handles are kept for a while, so that their use is refused: builds for debugging).
+ */
 KVPACK_API int32_t kvpack_has_feature(const char* name);
 
 /* # Status codes and errors

@@ -8,8 +8,8 @@ namespace {
 /// May outlive the handle that it was given to, as long as something lies in it.
 class CallbackMemory final : public PayloadMemory {
  public:
-  CallbackMemory(kvpack_allocate_fn allocate, kvpack_release_fn release, void* user) noexcept
-      : allocate_(allocate), release_(release), user_(user) {}
+  CallbackMemory(kvpack_allocate_fn taking, kvpack_release_fn giving, void* user) noexcept
+      : allocate_(taking), release_(giving), user_(user) {}
 
   Result<MutableByteSpan> allocate(std::uint64_t bytes) override {
     void* data = nullptr;

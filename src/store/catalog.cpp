@@ -1,5 +1,7 @@
 #include "store/catalog.h"
 
+#include <sqlite3.h>
+
 namespace kvpack::store {
 namespace {
 
@@ -46,6 +48,8 @@ Status Catalog::checkpoint() {
 
 Status Catalog::begin() {
   if (writer_ == nullptr) return fail(ErrorCode::kState, "store is open for reading only");
+  // A rollback that failed for want of memory is made up for.
+  if (sqlite3_get_autocommit(writer_->handle()) == 0) KVPACK_TRY(writer_->execute("ROLLBACK"));
   return writer_->execute("BEGIN IMMEDIATE");
 }
 
@@ -60,8 +64,9 @@ Status Catalog::commit() {
 }
 
 void Catalog::roll_back() {
-  // SQLite has rolled back already after some errors; then this one says so and changes nothing.
-  (void)writer_->execute("ROLLBACK");
+  // SQLite has rolled back already after some errors; then this one says so and changes nothing. Called where
+  // nothing may be thrown, so no error is made of it.
+  sqlite3_exec(writer_->handle(), "ROLLBACK", nullptr, nullptr, nullptr);
 }
 
 Result<Catalog::Reader> Catalog::borrow_reader() {

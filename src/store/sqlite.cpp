@@ -174,8 +174,13 @@ Error Database::error(int status) const {
   return make_error(status, sqlite3_errmsg(handle_), sqlite3_system_errno(handle_));
 }
 
+// Called where nothing may fail: without memory for the list the statement is not kept.
 void Database::give_back(sqlite3_stmt* handle, const std::string& sql) {
-  idle_[sql].push_back(handle);
+  try {
+    idle_[sql].push_back(handle);
+  } catch (const std::bad_alloc&) {
+    sqlite3_finalize(handle);
+  }
 }
 
 }  // namespace kvpack::sqlite

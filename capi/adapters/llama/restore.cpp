@@ -21,7 +21,7 @@ struct Found {
   explicit operator bool() const noexcept { return state != nullptr; }
   ByteSpan part(std::uint64_t index) const {
     std::uint64_t size = 0;
-    const void* data = kvpack_cache_state_data(state.get(), index, &size);
+    const void* data = kvpack_cache_state_data(state.get(), &size, index);
     return {static_cast<const std::uint8_t*>(data), static_cast<std::size_t>(size)};
   }
 };
