@@ -32,6 +32,10 @@ bool is_partial_directory_name(std::string_view name) {
          is_partial_name(name.substr(0, name.size() - kDirectorySuffix.size()));
 }
 
+bool is_name_of_ours(std::string_view name) {
+  return is_partial_name(name) || is_partial_directory_name(name);
+}
+
 std::string directory_name_of(std::string_view partial) {
   return std::string(partial).append(kDirectorySuffix);
 }
@@ -210,11 +214,13 @@ bool sweep_directory(Directory& directory, const std::string& name) {
 }  // namespace
 
 Result<std::size_t> sweep_partials(Directory& directory) {
-  KVPACK_TRY_ASSIGN(const auto files, names_in(directory, kMaxSwept, is_partial_name));
+  KVPACK_TRY_ASSIGN(const auto names, names_in(directory, kMaxSwept, is_name_of_ours));
   std::size_t removed = 0;
-  for (const std::string& name : files) removed += sweep_file(directory, name) ? 1 : 0;
-  KVPACK_TRY_ASSIGN(const auto directories, names_in(directory, kMaxSwept, is_partial_directory_name));
-  for (const std::string& name : directories) removed += sweep_directory(directory, name) ? 1 : 0;
+  for (const std::string& name : names)
+    if (is_partial_name(name)) removed += sweep_file(directory, name) ? 1 : 0;
+  // Those whose file has just gone went with it.
+  for (const std::string& name : names)
+    if (is_partial_directory_name(name)) removed += sweep_directory(directory, name) ? 1 : 0;
   return removed;
 }
 
