@@ -190,10 +190,12 @@ LLAMA_KVPACK_API kvpack_status llama_kvpack_save(llama_kvpack* handle, struct ll
  * again: the sequence then holds one token less, or the next shallower prefix where the engine cannot drop a
  * token. `options` and `out` may be NULL.
  *
- * Errors: INVALID_ARGUMENT; STATE the sequence is not empty and not given up, the context is of another model
- * or another flash attention, or too small (`found`, `expected`), or keeps sequences in another way than a
- * blob needs; INSTALL the engine refused what was verified, or does not hold what it was given: the sequence
- * is empty now; as kvpack_cache_restore. */
+ * Errors: INVALID_ARGUMENT; STATE the sequence is not empty and not given up, or the context is of another
+ * model, rotates by other factors, is too small (`found`, `expected`), or keeps sequences in another way than
+ * a blob needs; INSTALL the engine refused what was verified, since the context is not of the declared
+ * parameters or has no room left, or does not hold what it was given: the sequence is empty now; as
+ * kvpack_cache_restore.
+ */
 LLAMA_KVPACK_API kvpack_status llama_kvpack_restore_deepest(llama_kvpack* handle, struct llama_context* ctx,
                                                             llama_seq_id seq_id, const llama_token* tokens,
                                                             uint64_t n_tokens, uint64_t* reusable_tokens,
