@@ -17,6 +17,8 @@ make_packages "$work/second"
 for package in "$work"/first/*.deb; do cmp "$package" "$work/second/$(basename "$package")"; done
 
 packages=(libkvpack1 libkvpack-dev kvpack python3-kvpack)
+# Where the build knows llama.cpp. It goes first: the library that it needs cannot be removed before it.
+compgen -G "$work/first/libkvpack-llama_*.deb" >/dev/null && packages=(libkvpack-llama "${packages[@]}")
 for name in "${packages[@]}"; do
   file=$(echo "$work/first/${name}"_*.deb)
   [ -e "$file" ] || { echo "no package $name"; exit 1; }
