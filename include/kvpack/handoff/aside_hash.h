@@ -37,7 +37,7 @@ class AsideHash {
   /// The digest of everything. Nothing may follow.
   Digest32 finish() {
     catch_up();
-    detail::require(!failed_);
+    kvpack::detail::require(!failed_);
     return hash_.finish();
   }
 
