@@ -1,5 +1,5 @@
 /// A hash that a thread of its own goes on with, while the caller does something else with the same bytes.
-/// docs/protocol/handoff.md §Receive loop
+/// docs/architecture.md §Kernels
 #pragma once
 
 #include <atomic>
