@@ -80,14 +80,14 @@ Result<BenchOptions> options_of(const Environment& environment, const Options& o
 Status measure_all(BenchRun& run) {
   for (const Family& family : kFamilies) {
     if (!run.wants_any(family.goals)) continue;
-    Status done = family.measure(run);
+    Status done = run.out_of_time() ? Status(fail(ErrorCode::kIo, "no time is left")) : family.measure(run);
     if (!done.has_value() && done.error().code != ErrorCode::kIo) return done;
     const std::string reason = done.has_value() ? "" : done.error().message;
     for (const std::string_view id : family.goals)
       if (!done.has_value() && run.wants(id)) run.skip(id, reason);
   }
   for (Status (*const beside)(BenchRun&) : {&measure_rows, &measure_chart}) {
-    if (beside == &measure_chart && !run.options().chart) continue;
+    if (run.out_of_time() || (beside == &measure_chart && !run.options().chart)) continue;
     const Status done = beside(run);
     if (!done.has_value() && done.error().code != ErrorCode::kIo) return done;
   }

@@ -32,6 +32,7 @@ bool BenchRun::wants_any(std::initializer_list<std::string_view> ids) const {
 
 Result<Samples> BenchRun::measure(const std::string& label, std::span<const Variant> variants,
                                   double (*clock)()) {
+  if (out_of_time()) return Samples{std::vector<std::vector<double>>(variants.size())};
   progress_(fmt::format("[{:3.0f} s] {}", seconds_used(), label));
   auto samples = run_rounds(variants, {.rounds = options_.rounds,
                                        .clock = clock,

@@ -60,11 +60,16 @@ class BenchRun {
   bool sixteen_lanes() const noexcept { return machine_.sixteen_lanes && !options_.narrow; }
 
   bool wants(std::string_view id) const;
+  /// Why the data does not suffice for goals that speak of all of it, or empty.
+  std::string too_little_data() const {
+    return options_.data_bytes < kGoalChunks * kGoalChunkBytes ? "less data than the goal speaks of" : "";
+  }
   bool wants_any(std::initializer_list<std::string_view> ids) const;
   /// Whether rows beside the goals are wanted.
   bool wants_rows() const noexcept { return options_.goals.empty() && !options_.quick; }
 
-  /// Runs the rounds of some variants. @param clock  wall_seconds or processor_seconds
+  /// Runs the rounds of some variants; none when the time is used up. @param clock  wall_seconds or
+  /// processor_seconds
   Result<Samples> measure(const std::string& label, std::span<const Variant> variants, double (*clock)());
   /// What one SHA-256 stream gains on two threads over one at the moment.
   Result<double> two_thread_gain();

@@ -14,17 +14,13 @@ namespace kvpack::cli::bench {
 namespace family_restores {
 namespace {
 
-std::string few_chunks(const BenchRun& run) {
-  return run.options().data_bytes < kGoalChunks * kGoalChunkBytes ? "fewer chunks than the goal speaks of"
-                                                                  : "";
-}
-
 Status one_thread(BenchRun& run, Restores& restores) {
   const std::vector<Variant> variants{restores.n(), restores.ours(run.kernels(), 1)};
   KVPACK_TRY_ASSIGN(const Samples samples,
                     run.measure("restores on one thread: G6", variants, processor_seconds));
-  Figure figure{
-      .part = &goal_part("G6"), .kernel = std::string(run.kernels().name), .not_valid = few_chunks(run)};
+  Figure figure{.part = &goal_part("G6"),
+                .kernel = std::string(run.kernels().name),
+                .not_valid = run.too_little_data()};
   if (samples.rounds() > 0) {
     figure.ratio = ratio_of(samples, {0}, {1});
     figure.control.spread = spread_of(samples, 0);
@@ -42,7 +38,7 @@ Status two_threads(BenchRun& run, Restores& restores) {
   Figure figure{.part = &goal_part("G7"),
                 .control = {.gain_before = before, .gain_after = after},
                 .kernel = std::string(run.kernels().name),
-                .not_valid = few_chunks(run)};
+                .not_valid = run.too_little_data()};
   if (samples.rounds() > 0) figure.ratio = ratio_of(samples, {0}, {1});
   run.add(std::move(figure), samples);
   return success();

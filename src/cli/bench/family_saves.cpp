@@ -12,11 +12,6 @@ namespace kvpack::cli::bench {
 namespace family_saves {
 namespace {
 
-std::string too_few_chunks(const BenchRun& run) {
-  return run.options().data_bytes < kGoalChunks * kGoalChunkBytes ? "fewer chunks than the goal speaks of"
-                                                                  : "";
-}
-
 Status on_one_thread(BenchRun& run, Saves& saves) {
   std::vector<Variant> variants;
   const auto take = [&](Variant variant) {
@@ -39,7 +34,7 @@ Status on_one_thread(BenchRun& run, Saves& saves) {
   const auto add = [&](const GoalPart& part, std::size_t baseline, std::size_t variant,
                        std::string_view name) {
     if (!run.wants(part.id)) return;
-    Figure figure{.part = &part, .kernel = std::string(name), .not_valid = too_few_chunks(run)};
+    Figure figure{.part = &part, .kernel = std::string(name), .not_valid = run.too_little_data()};
     if (samples.rounds() > 0) {
       figure.ratio = ratio_of(samples, {baseline}, {variant});
       figure.control.spread = spread_of(samples, baseline);
@@ -75,7 +70,7 @@ Status on_two_threads(BenchRun& run, Saves& saves) {
     Figure figure{.part = &part,
                   .control = {.gain_before = before, .gain_after = after},
                   .kernel = std::string(run.kernels().name),
-                  .not_valid = too_few_chunks(run)};
+                  .not_valid = run.too_little_data()};
     if (samples.rounds() > 0) figure.ratio = ratio_of(samples, {baseline}, {baseline + 1});
     run.add(std::move(figure), samples);
   };

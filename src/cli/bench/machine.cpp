@@ -186,7 +186,7 @@ bool evict_file(const std::string& path) {
 
 bool PeakMemory::begin() {
   // Blocks of any size go back to the system when they are freed, so that they count again when they are used
-  // again. From here on the threshold does not grow.
+  // again.
   ::mallopt(M_MMAP_THRESHOLD, 128 * 1024);
   ::malloc_trim(0);
   {
@@ -197,6 +197,11 @@ bool PeakMemory::begin() {
   }
   before_ = machine_facts::status_bytes("VmRSS");
   return before_ != 0;
+}
+
+PeakMemory::~PeakMemory() {
+  // The threshold does not grow by itself any more: as far as it could have grown.
+  ::mallopt(M_MMAP_THRESHOLD, 32 * 1024 * 1024);
 }
 
 std::uint64_t PeakMemory::extra_bytes() const {
@@ -218,6 +223,7 @@ bool evict_file(const std::string&) {
 bool PeakMemory::begin() {
   return false;
 }
+PeakMemory::~PeakMemory() = default;
 std::uint64_t PeakMemory::extra_bytes() const {
   return 0;
 }

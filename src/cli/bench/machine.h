@@ -60,6 +60,10 @@ bool evict_file(const std::string& path);
 /// The most memory of this process since the last reset that was resident at once, in bytes.
 class PeakMemory {
  public:
+  PeakMemory() = default;
+  PeakMemory(const PeakMemory&) = delete;
+  PeakMemory& operator=(const PeakMemory&) = delete;
+  ~PeakMemory();
   /// Gives free memory back to the system and begins to count. @return false where the system cannot
   bool begin();
   /// Beyond what was resident at begin().
