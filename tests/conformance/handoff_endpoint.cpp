@@ -30,7 +30,7 @@ void add_kvhf(Session& session, KvhfOperations& operations) {
 
 int main() {
   HandoffOperations handoff(machine_sha256_kernels());
-  KvhfOperations kvhf;
+  KvhfOperations kvhf(machine_sha256_kernels());
   Session session("cpp-handoff");
   handoff.add_to(session);
   add_kvhf(session, kvhf);

@@ -18,18 +18,19 @@ namespace kvpack::conformance {
 
 class KvhfOperations {
  public:
-  KvhfOperations() {
+  // @param sha256  hash the planes; must outlive this
+  explicit KvhfOperations(const Sha256Kernels& sha256 = kOpensslSha256) : sha256_(&sha256) {
     add("kvhf_context", "", [this](Arguments& a) { return context(a); });
     add("decode", "kvhf_frame", [](Arguments& a) { return decode_frame(a); });
     add("encode", "kvhf_frame", [](Arguments& a) { return encode_frame(a); });
     add("verdict", "kvhf_begin", [](Arguments& a) { return judge_begin(a); });
     add("verdict", "kvhf_armed", [](Arguments& a) { return judge_armed(a); });
     add("verdict", "kvhf_header", [](Arguments& a) { return judge_header(a); });
-    add("encode", "kvhf_stream", [](Arguments& a) { return encode_stream(a); });
+    add("encode", "kvhf_stream", [this](Arguments& a) { return encode_stream(a); });
     add("verdict", "kvhf_stream", [this](Arguments& a) { return judge_stream(a); });
     add("verdict", "kvhf_spray", [](Arguments& a) { return spray(a); });
-    add("encode", "kvhf_bundle", [](Arguments& a) { return write_bundle(a); });
-    add("verdict", "kvhf_bundle", [](Arguments& a) { return judge_bundle(a); });
+    add("encode", "kvhf_bundle", [this](Arguments& a) { return write_bundle(a); });
+    add("verdict", "kvhf_bundle", [this](Arguments& a) { return judge_bundle(a); });
   }
   KvhfOperations(const KvhfOperations&) = delete;
   KvhfOperations& operator=(const KvhfOperations&) = delete;
@@ -193,7 +194,7 @@ class KvhfOperations {
 
   // ---- kvhf_stream
 
-  static Result<Words> encode_stream(Arguments& a) {
+  Result<Words> encode_stream(Arguments& a) const {
     KVPACK_TRY_ASSIGN(const auto mac_key, optional_key(a));
     KVPACK_TRY_ASSIGN(const bool tags, flag(a));
     KVPACK_TRY_ASSIGN(const std::uint64_t completed_unix_ms, a.number());
@@ -203,6 +204,7 @@ class KvhfOperations {
     KVPACK_TRY_ASSIGN(const std::vector<ByteSpan> planes, a.rest());
     KVPACK_TRY_ASSIGN(kvhf::Begin begin, kvhf::decode_begin(begin_json));
     kvhf::ProducerOptions options;
+    options.sha256 = sha256_;
     options.limits.now_unix_ms = completed_unix_ms;
     options.tags = tags ? kvhf::DtypeTags::kWrite : kvhf::DtypeTags::kOmitDefault;
     KVPACK_TRY_ASSIGN(kvhf::Producer producer, kvhf::Producer::create(std::move(begin), options));
@@ -240,11 +242,12 @@ class KvhfOperations {
   };
 
   // A recorded stream through the receiver, from BEGIN to the answer.
-  static Result<Words> receive(ByteSpan stream, const kvhf::Limits& bounds, const handoff::MacKey* mac_key,
-                               kvhf::PlaneStore& store,
-                               const std::function<Words(const kvhf::SealWitness&)>& words) {
+  Result<Words> receive(ByteSpan stream, const kvhf::Limits& bounds, const handoff::MacKey* mac_key,
+                        kvhf::PlaneStore& store,
+                        const std::function<Words(const kvhf::SealWitness&)>& words) const {
     KVPACK_TRY_ASSIGN(kvhf::PermitPool permits, kvhf::PermitPool::create(1));
     kvhf::SessionOptions options;
+    options.sha256 = sha256_;
     options.limits = bounds;
     options.key = mac_key;
     Sink sink;
@@ -277,7 +280,7 @@ class KvhfOperations {
 
   // ---- kvhf_session
 
-  static std::string run_session(Arguments& a) {
+  std::string run_session(Arguments& a) const {
     std::vector<std::uint32_t> ready;
     const Status status = run_coordinator(a, ready);
     if (!status.has_value() && status.error().code == ErrorCode::kInternal) return refusal(status.error());
@@ -285,12 +288,13 @@ class KvhfOperations {
     for (const std::uint32_t layer : ready) layers += (layers.empty() ? "" : ",") + std::to_string(layer);
     return line(status.has_value() ? "ok" : refusal(status.error()), {layers.empty() ? "-" : layers});
   }
-  static Status run_coordinator(Arguments& a, std::vector<std::uint32_t>& ready) {
+  Status run_coordinator(Arguments& a, std::vector<std::uint32_t>& ready) const {
     KVPACK_TRY_ASSIGN(const kvhf::Limits bounds, limits(a));
     KVPACK_TRY_ASSIGN(kvhf::Begin declared, begin(a));
     KVPACK_TRY_ASSIGN(kvhf::ValidatedBegin valid, kvhf::validate(std::move(declared), bounds));
     kvhf::DiscardingStore store;
-    KVPACK_TRY_ASSIGN(kvhf::Coordinator coordinator, kvhf::Coordinator::create(std::move(valid), store));
+    KVPACK_TRY_ASSIGN(kvhf::Coordinator coordinator,
+                      kvhf::Coordinator::create(std::move(valid), store, *sha256_));
     KVPACK_TRY_ASSIGN(kvhf::PermitPool permits, kvhf::PermitPool::create());
     while (a.left() > 0) {
       KVPACK_TRY_ASSIGN(const std::string_view op, a.word());
@@ -345,7 +349,7 @@ class KvhfOperations {
   static Words artifact(const kvhf::SealWitness& witness) {
     return std::move(Words().bytes(byte_view(witness.artifact_sha256())));
   }
-  static Result<Words> write_bundle(Arguments& a) {
+  Result<Words> write_bundle(Arguments& a) const {
     KVPACK_TRY_ASSIGN(const kvhf::Limits bounds, limits(a));
     KVPACK_TRY_ASSIGN(const ByteSpan path, a.bytes());
     KVPACK_TRY_ASSIGN(const ByteSpan stream, a.bytes());
@@ -354,17 +358,18 @@ class KvhfOperations {
     kvhf::BundleStager stager(fs, std::string(text_view(path)));
     return receive(stream, bounds, nullptr, stager, artifact);
   }
-  static Result<Words> judge_bundle(Arguments& a) {
+  Result<Words> judge_bundle(Arguments& a) const {
     KVPACK_TRY_ASSIGN(const kvhf::Limits bounds, limits(a));
     KVPACK_TRY_ASSIGN(const ByteSpan path, a.bytes());
     KVPACK_TRY(a.end());
     SystemFileSystem fs;
     KVPACK_TRY_ASSIGN(const kvhf::OpenedBundle opened,
-                      kvhf::open_bundle(fs, std::string(text_view(path)), bounds));
+                      kvhf::open_bundle(fs, std::string(text_view(path)), bounds, {}, *sha256_));
     return artifact(opened.witness);
   }
 
   std::map<std::string, Operation, std::less<>> operations_;
+  const Sha256Kernels* sha256_;
   std::optional<kvhf::Limits> limits_;
   std::optional<handoff::MacKey> key_;
 };
