@@ -66,6 +66,7 @@ SecretKey bench_root_key();
 class DroppingSink final : public ChunkSink {
  public:
   Status put(const StateKey& state, const ChunkSpan& span, const ChunkRef& ref, ByteSpan object) override;
+  bool takes_pieces() const noexcept override { return true; }
   Status put_pieces(const StateKey& state, const ChunkSpan& span, const ChunkRef& ref,
                     std::span<const ByteSpan> pieces) override;
 };
