@@ -64,8 +64,11 @@ void Pins::Pin::release() noexcept {
   if (owner_ == nullptr) return;
   if (file_ != nullptr) {
     // Best effort: what stays behind is removed by the collector, which finds that nobody holds it.
-    const auto last = file_->try_lock(LockMode::kExclusive);
-    if (last.has_value() && *last) (void)directory_->unlink(pin_name(id_));
+    try {
+      const auto last = file_->try_lock(LockMode::kExclusive);
+      if (last.has_value() && *last) (void)directory_->unlink(pin_name(id_));
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+    }
     file_.reset();
   } else {
     const std::lock_guard lock(owner_->mutex_);
