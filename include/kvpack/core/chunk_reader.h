@@ -27,10 +27,10 @@ struct ChunkRead {
 /// it. One thread at a time.
 class ChunkReader {
  public:
-  /// @param source, family, tenant, sha256  must outlive this
+  /// @param source, family, sha256  must outlive this
   ChunkReader(ObjectSource& source, const IdentifiedFamily& family, const Id32& tenant,
               const Sha256Kernels& sha256)
-      : source_(&source), family_(&family), tenant_(&tenant), lanes_(sha256) {}
+      : source_(&source), family_(&family), tenant_(tenant), lanes_(sha256) {}
 
   /// Reads the chunks and makes all 26 checks. Without keys, digests only.
   /// @pre at most kMaxChunkReads chunks, all of one key epoch
@@ -74,7 +74,7 @@ class ChunkReader {
 
   ObjectSource* source_;
   const IdentifiedFamily* family_;
-  const Id32* tenant_;
+  Id32 tenant_;
   Sha256LaneRoom lanes_;
   std::array<Opening, kMaxChunkReads> openings_{};
   Bytes edges_{};     ///< Heads and tails.
@@ -218,7 +218,7 @@ inline void ChunkReader::judge_bindings(std::span<const ChunkRead> chunks, const
                                                 .span = &chunks[i].chunk->span,
                                                 .family = family_,
                                                 .state = chunks[i].state,
-                                                .tenant = tenant_,
+                                                .tenant = &tenant_,
                                                 .object_digest = &openings_[i].object_digest,
                                                 .keys = keys});
     if (!bound.has_value()) return good.end_at(i, std::move(bound.error()));
