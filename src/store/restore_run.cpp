@@ -27,8 +27,13 @@ class AdmittedRestore {
     KVPACK_TRY_ASSIGN(const Id32 restore_id, random_id(context));
     KVPACK_TRY(context.holds.charge(context.options.memory, charge));
     AdmittedRestore admitted(context, restore_id, {.scratch_bytes = charge.scratch_bytes});
-    context.held.add(restore_id, std::move(pin),
-                     {.shadow_bytes = charge.shadow_bytes, .holds = charge.holds});
+    const MemoryCharge held{.shadow_bytes = charge.shadow_bytes, .holds = charge.holds};
+    try {
+      context.held.add(restore_id, std::move(pin), held);
+    } catch (const std::bad_alloc&) {  // What was admitted is not in the list by which it would be let go.
+      context.holds.release(held);
+      return fail(ErrorCode::kNoMemory, "out of memory");
+    }
     return admitted;
   }
   AdmittedRestore(AdmittedRestore&& other) noexcept
