@@ -114,7 +114,7 @@ PROTOTYPES = {
     "kvpack_cache_open": (STATUS, [P, P, P]),
     "kvpack_cache_save": (STATUS, [P, P, P, P]),
     "kvpack_cache_restore": (STATUS, [P, P, P, P, P]),
-    "kvpack_cache_state_data": (P, [P, U64, P]),
+    "kvpack_cache_state_data": (P, [P, P, U64]),
     "kvpack_cache_state_token_start": (U64, [P, U64]),
     "kvpack_cache_state_free": (None, [P]),
     "kvpack_cache_store": (STATUS, [P, P, P]),
