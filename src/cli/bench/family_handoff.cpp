@@ -224,8 +224,10 @@ Status measure_handoff(BenchRun& run) {
     KVPACK_TRY_ASSIGN(const Samples samples,
                       run.measure("handoff on two threads: G11", variants, wall_seconds));
     KVPACK_TRY_ASSIGN(const double after, run.two_thread_gain());
-    Figure figure{
-        .part = &goal_part("G11"), .control = {.gain_before = before, .gain_after = after}, .kernel = kernel};
+    Figure figure{.part = &goal_part("G11"),
+                  .control = {.gain_before = before, .gain_after = after},
+                  .kernel = kernel,
+                  .not_valid = run.too_little_data()};
     if (samples.rounds() > 0) figure.ratio = ratio_of(samples, {0}, {1});
     run.add(std::move(figure), samples);
   }

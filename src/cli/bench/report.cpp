@@ -17,7 +17,7 @@ std::string text_json(std::string_view text) {
 
 /// Up to four significant digits.
 std::string number(double value) {
-  const int digits = value < 10 ? 2 : value < 100 ? 1 : 0;
+  const int digits = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
   return fmt::format("{:.{}f}", value, digits);
 }
 std::string bar_text(const std::optional<double>& bar) {
@@ -207,7 +207,7 @@ std::string bench_markdown(const BenchSetting& setting, const std::vector<Judged
                        bars_text(one.judgement.bars), figure.kernel, control_text(figure), verdict);
   }
   if (!rows.empty()) {
-    out += "\n| Beside the goals | Ratio | In a round | Kernels |\n| --- | --- | --- | --- |\n";
+    out += "\n| Beside the goals | Value | In a round | Kernels |\n| --- | --- | --- | --- |\n";
     for (const Row& row : rows)
       out += fmt::format("| {} | {} {} | {} to {} | {} |\n", row.operation, number(row.value.median),
                          row.unit, number(row.value.min), number(row.value.max), row.kernel);
