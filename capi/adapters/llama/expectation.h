@@ -332,7 +332,7 @@ class Expectation {
         [](std::optional<std::uint64_t> first,
            std::optional<std::uint64_t> second) -> std::optional<std::pair<std::uint64_t, std::uint64_t>> {
       if (!first || !second) return std::nullopt;
-      return std::pair(*first, *second);
+      return std::pair(first.value_or(0), second.value_or(0));  // g++ 12 takes *first for uninitialised.
     };
     const std::uint64_t kernel = number("ssm.conv_kernel").value_or(0);
     const std::uint64_t inner = number("ssm.inner_size").value_or(0);
