@@ -83,9 +83,10 @@ int run(int argc, char** argv) {
   Common common;
   std::function<int()> chosen;
   const Environment environment{&fs, &common, &chosen};
-  for (const auto add : {add_keygen, add_pack, add_unpack, add_inspect, add_verify, add_set, add_store,
-                         add_send, add_serve, add_receive, add_probe, add_enroll, add_explain, add_vectors,
-                         add_handoff, add_kvhf, add_economics, add_muse, add_bench, add_completion})
+  for (const auto add :
+       {add_keygen,  add_pack,  add_unpack,    add_inspect, add_verify, add_set,       add_store,
+        add_send,    add_serve, add_receive,   add_probe,   add_enroll, add_explain,   add_vectors,
+        add_handoff, add_kvhf,  add_economics, add_muse,    add_bench,  add_completion})
     add(app, environment);
   try {
     app.parse(argc, argv);

@@ -639,8 +639,8 @@ static void both_ends_tell_what_they_do(void) {
   EXPECT_OK(kvpack_producer_send(pair.producer, NULL, NULL, &transfer, NULL, &error));
   (void)wait_for_attempt(&pair.host, 1);
   transfer.has_dflash = 1;
-  EXPECT_REFUSED(kvpack_producer_send(pair.producer, NULL, NULL, &transfer, NULL, &error),
-                 KVPACK_ERR_CONFIG, NULL);
+  EXPECT_REFUSED(kvpack_producer_send(pair.producer, NULL, NULL, &transfer, NULL, &error), KVPACK_ERR_CONFIG,
+                 NULL);
   stop_host(&pair.host);
   CHECK(strncmp(sent, "2 sent transfer ", 16) == 0 && strstr(sent, "\n1 transfer refused: config: "));
   CHECK(strncmp(received, "2 received transfer ", 20) == 0 && strstr(received, " of 127.0.0.1:") != NULL);
