@@ -62,12 +62,15 @@ std::uint32_t context_of_sequence(const llama_kvpack_options& options) {
   return context.kv_unified ? all : padded(all / std::max(context.n_seq_max, 1U));
 }
 
-std::uint32_t original_context(const llama_kvpack_options& options, const ModelFile& file) {
-  if (options.context_params->yarn_orig_ctx != 0) return options.context_params->yarn_orig_ctx;
-  const auto found = file.numbers.find("rope.scaling.original_context_length");
-  if (found != file.numbers.end() && !found->second.is_array && found->second.numbers[0] != 0)
-    return static_cast<std::uint32_t>(found->second.numbers[0]);
-  return static_cast<std::uint32_t>(std::max(llama_model_n_ctx_train(options.model), 0));
+/// By the file: what the engine answers for the training context it changes itself, when it makes a context
+/// with YaRN of its own.
+std::uint32_t original_context(const ModelFile& file) {
+  for (const std::string_view key : {"rope.scaling.original_context_length", "context_length"}) {
+    const auto found = file.numbers.find(key);
+    if (found != file.numbers.end() && !found->second.is_array)
+      return static_cast<std::uint32_t>(found->second.numbers[0]);
+  }
+  return 0;
 }
 
 /// RoPE and window as they are in effect. What a parameter leaves to the model stands in its file, which is
@@ -92,7 +95,9 @@ std::string position_text(const llama_kvpack_options& options, const ModelFile& 
   for (const auto& [name, value] : parts)
     text += std::string("\nyarn ") + name + " " +
             (value < 0.0F ? "of the model" : exact(static_cast<double>(value)));
-  text += "\noriginal context " + std::to_string(facts.original_context_tokens);
+  // The parameter goes to YaRN alone: which factors are used, the model decides by its own number.
+  text += "\noriginal context " +
+          std::to_string(context.yarn_orig_ctx != 0 ? context.yarn_orig_ctx : facts.original_context_tokens);
   text += "\nlong factors " + std::to_string(facts.uses_long_factors ? 1 : 0);
   text += "\nwindow " + std::to_string(llama_model_n_swa(options.model));
   text += "\nattention type " + std::to_string(static_cast<int>(context.attention_type)) + "\n";
@@ -145,7 +150,7 @@ Result<ContextFacts> resolve_context(const llama_kvpack_options& options, const 
   ContextFacts facts;
   KVPACK_TRY_ASSIGN(facts.rotation, resolve_rotation(options));
   facts.flash_attention = context.flash_attn_type == LLAMA_FLASH_ATTN_TYPE_ENABLED;
-  facts.original_context_tokens = original_context(options, file);
+  facts.original_context_tokens = original_context(file);
   facts.uses_long_factors =
       file.has_long_factors && context_of_sequence(options) > facts.original_context_tokens;
   return facts;

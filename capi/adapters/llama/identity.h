@@ -9,8 +9,8 @@ namespace kvpack::llama_adapter {
 
 /// What the parameters of a context leave to the model, resolved.
 struct ContextFacts {
-  std::uint32_t original_context_tokens =
-      0;  ///< Up to which a model with two sets of factors uses the short.
+  /// Of the model: up to which one with two sets of factors uses the short. 0: the file does not say it.
+  std::uint32_t original_context_tokens = 0;
   bool uses_long_factors = false;
   bool flash_attention = false;
   std::string rotation{};  ///< Of quantised rows.
