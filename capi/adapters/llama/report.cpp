@@ -5,9 +5,10 @@ namespace kvpack::capi {
 kvpack_status report_failure(kvpack_error** error, const Error& failure) {
   const auto status = static_cast<kvpack_status>(failure.code);
   if (error == nullptr) return status;
+  // Where there is no memory for it, the library leaves an error of its own there, which says that. The
+  // status stays what it was: it decides what the caller may expect of the sequence.
   kvpack_error* made = nullptr;
-  if (kvpack_error_new(&made, status, failure.message.c_str(), nullptr) != KVPACK_OK)
-    return report_no_memory(error);
+  if (kvpack_error_new(&made, status, failure.message.c_str(), error) != KVPACK_OK) return status;
   for (const Context& fact : failure.context)
     if (kvpack_error_add(made, std::string(fact.key).c_str(), fact.value.c_str(), nullptr) != KVPACK_OK)
       break;
@@ -15,14 +16,23 @@ kvpack_status report_failure(kvpack_error** error, const Error& failure) {
   return status;
 }
 
-// Where nothing may be allocated the library has errors that are there already; what needs none says enough.
+namespace {
+
+/// Where nothing may be allocated the library has an error that is there already.
+void leave_error(kvpack_error** error, kvpack_status status, const char* message) noexcept {
+  kvpack_error* made = nullptr;
+  if (error != nullptr && kvpack_error_new(&made, status, message, error) == KVPACK_OK) *error = made;
+}
+
+}  // namespace
+
 kvpack_status report_no_memory(kvpack_error** error) noexcept {
-  if (error != nullptr) (void)kvpack_error_new(error, KVPACK_ERR_NO_MEMORY, "out of memory", nullptr);
+  leave_error(error, KVPACK_ERR_NO_MEMORY, "out of memory");
   return KVPACK_ERR_NO_MEMORY;
 }
 
 kvpack_status report_internal(kvpack_error** error) noexcept {
-  if (error != nullptr) (void)kvpack_error_new(error, KVPACK_ERR_INTERNAL, "internal error", nullptr);
+  leave_error(error, KVPACK_ERR_INTERNAL, "internal error");
   return KVPACK_ERR_INTERNAL;
 }
 
