@@ -379,6 +379,15 @@ TEST(LlamaState, CellsOfAGridMustBeThoseOfAText) {
   EXPECT_EQ(with(2, 5), "expectation:state field x of a cell differs");
   EXPECT_EQ(with(3, 5), "expectation:state field y of a cell differs");
   EXPECT_EQ(with(4, 5), "expectation:state field token of a cell differs");
+  // Of a token only that it differs: errors are logged, and neither of the two is anybody's business.
+  Bytes strange = good;
+  store_le(MutableByteSpan(strange), first_cell + 16, std::uint32_t{5});
+  const auto tokens = tokens_of(kTokens);
+  const auto refused = read_state(strange, layout, {kTokens, tokens}, {});
+  ASSERT_FALSE(refused.has_value());
+  ASSERT_EQ(refused.error().context.size(), 1U);
+  EXPECT_EQ(refused.error().context[0].key, "field");
+  EXPECT_EQ(refused.error().context[0].value, "token of a cell");
   // Where no tokens are given none are compared.
   Bytes other = good;
   store_le(MutableByteSpan(other), first_cell + 16, std::uint32_t{5});

@@ -51,7 +51,9 @@ std::optional<std::uint32_t> claimed_streams(ByteSpan state, const StateLayout& 
 /// @error kBounds      as state_bytes; `tokens are not those of the sequence`
 /// @error kTruncated   `state ends early`
 /// @error kBadMagic    `not a llama.cpp sequence state`
-/// @error kExpectation `state field {name} differs`, with field, found and expected in the context
+/// @error kExpectation `state field {name} differs`, with field, found and expected in the context; of a
+/// token
+///                     with field alone
 /// @error kSemantics   `state position is outside the kept range`, `state position occurs twice`
 /// @error kReserved    `bytes after the end of the state`
 Result<StateReading> read_state(ByteSpan state, const StateLayout& layout, const Sequence& sequence,
@@ -208,10 +210,13 @@ class StateReader {
   Status read_extension(ByteReader& cells, std::uint32_t position) {
     KVPACK_TRY(expect(cells, "x of a cell", position));
     KVPACK_TRY(expect(cells, "y of a cell", position));
-    if (position < sequence_.tokens.size())
-      return expect(cells, "token of a cell", static_cast<std::uint32_t>(sequence_.tokens[position]));
-    KVPACK_TRY(cells.le<std::uint32_t>(kShort));
-    return success();
+    KVPACK_TRY_ASSIGN(const auto token, cells.le<std::uint32_t>(kShort));
+    if (position >= sequence_.tokens.size() ||
+        token == static_cast<std::uint32_t>(sequence_.tokens[position]))
+      return success();
+    // Neither token is told: an error may be logged, and tokens are somebody's text.
+    return fail(ErrorCode::kExpectation, "state field token of a cell differs")
+        .with("field", "token of a cell");
   }
 
   Status read_recurrent(const RecurrentLayout& part) {
