@@ -1,7 +1,8 @@
 // Random models of many architectures, small enough to be written and loaded in an instant: what an adapter
 // of llama.cpp meets in the wild, as far as the cache is concerned. All weights are f32 and pseudo-random
 // numbers of our own, the same on every machine; vocabulary 128, windows of 32 tokens where the architecture
-// has a choice, two layers or a few more where kinds of layers are mixed, heads of 64 elements.
+// has a choice (llama4 has none: chunks of 8,192), two layers or a few more where kinds of layers are mixed,
+// heads of 64 elements.
 #pragma once
 
 #include <array>

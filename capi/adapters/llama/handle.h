@@ -95,6 +95,21 @@ inline bool can_be_streams(const Place& place, std::uint32_t word) noexcept {
   return word == 1 || word == llama_n_seq_max(place.context);
 }
 
+/// How many cells the first cache keeps of a sequence, as a state of it says: one for each of its tokens.
+/// Nothing where it does not say it.
+inline std::optional<std::uint32_t> first_cells_in(const llama_state::StateLayout& layout, const Place& place,
+                                                   ByteSpan state) noexcept {
+  const std::optional<std::uint32_t> streams = llama_state::claimed_streams(state, layout);
+  if (layout.caches.empty() || !streams || !can_be_streams(place, *streams)) return std::nullopt;
+  const std::size_t at = 12 + 4 * (*streams == 1 ? 0 : static_cast<std::size_t>(place.sequence));
+  if (state.size() < at + 4) return std::nullopt;
+  return load_le<std::uint32_t>(state, at);
+}
+
+/// The refusal of a state that differs in what only the parameters of its context decide; nothing where it
+/// differs in something else.
+std::optional<Error> other_parameters(const Error& difference);
+
 /// In how many streams a context keeps sequences, as a state of it says. A state of unknown parts says it
 /// nowhere: then it is what was declared.
 /// @error kInternal  the state says what no context has

@@ -159,7 +159,8 @@ typedef struct llama_kvpack_restored {
   uint64_t suffix_tokens;   /* Tokens of the prompt that are left to compute; 0 only with logits. */
   uint64_t restored_bytes;
   uint64_t fault_count; /* Deeper cuts that were damaged and passed over. */
-  int32_t pos_min;      /* llama_memory_seq_pos_min of the sequence; -1 after a miss. */
+  int32_t pos_min; /* llama_memory_seq_pos_min of the sequence; -1 after a miss, and where a chunk of which
+                    * the sequence holds no token yet is the next. */
   uint32_t reserved;
 } llama_kvpack_restored;
 
@@ -176,8 +177,9 @@ LLAMA_KVPACK_API kvpack_status llama_kvpack_open(llama_kvpack** out, const llama
 /* Saves what a sequence holds, which was computed from exactly these tokens, all of them. The sequence is
  * only read. `options` and `out` may be NULL.
  *
- * Errors: INVALID_ARGUMENT; STATE the sequence is empty, or holds other positions than the tokens have, or is
- * of another model; UNSUPPORTED with LLAMA_KVPACK_PLANES, where the engine's bytes are not those expected
+ * Errors: INVALID_ARGUMENT; STATE the sequence is empty, or holds other positions than the tokens have (in a
+ * window too: one that lost rows to llama_memory_seq_rm is no state of its tokens), or is of another model or
+ * of other parameters; UNSUPPORTED with LLAMA_KVPACK_PLANES, where the engine's bytes are not those expected
  * (`field`, `found`, `expected`); INTERNAL the engine failed; as kvpack_cache_save. */
 LLAMA_KVPACK_API kvpack_status llama_kvpack_save(llama_kvpack* handle, struct llama_context* ctx,
                                                  llama_seq_id seq_id, const llama_token* tokens,
@@ -190,11 +192,16 @@ LLAMA_KVPACK_API kvpack_status llama_kvpack_save(llama_kvpack* handle, struct ll
  * again: the sequence then holds one token less, or the next shallower prefix where the engine cannot drop a
  * token. `options` and `out` may be NULL.
  *
+ * While a sequence that is given up is replaced, the engine's state of it is kept beside the new one, in the
+ * memory of both.
+ *
  * Errors: INVALID_ARGUMENT; STATE the sequence is not empty and not given up, or the context is of another
- * model, rotates by other factors, is too small (`found`, `expected`), or keeps sequences in another way than
- * a blob needs; INSTALL the engine refused what was verified, since the context is not of the declared
- * parameters or has no room left, or does not hold what it was given: the sequence is empty now; as
- * kvpack_cache_restore.
+ * model, rotates by other factors, is too small (`found`, `expected`), keeps sequences in another way than a
+ * blob needs, or, as what is given up shows, is not of the declared parameters; INSTALL the engine refused
+ * what was verified, since an empty context is not of the declared parameters, or there is no room left among
+ * the cells that sequences share (kv_unified), or it does not hold what it was given: the engine was given
+ * back what the sequence held before; where it does not take that either, the sequence is empty
+ * (llama_memory_seq_pos_max says which); as kvpack_cache_restore.
  */
 LLAMA_KVPACK_API kvpack_status llama_kvpack_restore_deepest(llama_kvpack* handle, struct llama_context* ctx,
                                                             llama_seq_id seq_id, const llama_token* tokens,

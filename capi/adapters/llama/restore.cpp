@@ -54,18 +54,32 @@ struct Prepared {
   std::optional<std::uint64_t> first_position{};  ///< Where it is known.
 };
 
-void give_up(const Place& place) {
-  (void)llama_memory_seq_rm(place.memory, place.sequence, -1, -1);
+void give_up(const Place& place) noexcept {
+  try {
+    (void)llama_memory_seq_rm(place.memory, place.sequence, -1, -1);
+  } catch (...) {  // Nothing can be done about it: whoever looks at the sequence finds out.
+  }
 }
 
-bool is_empty(const Place& place) {
-  return llama_memory_seq_pos_max(place.memory, place.sequence) < 0;
-}
-
-/// Its own state of the sequence says it, empty as that may be.
-Result<std::uint32_t> streams_of(const Sequences& sequences, const Place& place) {
+/// Positions alone do not say it: where layers have a window they are those of the window.
+Result<bool> is_empty(const Sequences& sequences, const Place& place) {
+  if (llama_memory_seq_pos_max(place.memory, place.sequence) >= 0) return false;
+  if (!sequences.layout) return true;
   KVPACK_TRY_ASSIGN(const Bytes state, engine_state(place));
-  return streams_in(sequences, place, state);
+  return first_cells_in(*sequences.layout, place, state).value_or(0) == 0;
+}
+
+/// An empty context does not say of what parameters it is. What is given up does, while it is still there.
+Status check_parameters(const Sequences& sequences, const Place& place, ByteSpan state,
+                        std::uint32_t streams) {
+  const llama_pos last = llama_memory_seq_pos_max(place.memory, place.sequence);
+  if (!sequences.layout || last < 0) return success();
+  const auto reading =
+      llama_state::read_state(state, *sequences.layout, {.token_count = static_cast<std::uint64_t>(last) + 1},
+                              form_of(sequences, place, streams));
+  if (reading.has_value()) return success();
+  if (auto refused = other_parameters(reading.error())) return *std::move(refused);
+  return success();
 }
 
 Status check_room(const Sequences& sequences, const Place& place, const Found& found) {
@@ -136,10 +150,9 @@ Result<Prepared> prepare_planes(const Sequences& sequences, const Place& place, 
   return out;
 }
 
-Result<Prepared> prepare_blob(const Sequences& sequences, const Place& place, const Found& found) {
+Result<Prepared> prepare_blob(const Found& found, std::uint32_t streams) {
   const ByteSpan blob = found.part(0);
   KVPACK_TRY_ASSIGN(const BlobHead head, BlobHead::load(blob));
-  KVPACK_TRY_ASSIGN(const std::uint32_t streams, streams_of(sequences, place));
   if (head.streams != streams)
     return fail(ErrorCode::kState, "the context keeps sequences in another way than the blob")
         .with("field", "stream count")
@@ -152,34 +165,66 @@ Result<Prepared> prepare_blob(const Sequences& sequences, const Place& place, co
   return out;
 }
 
-Error install_failed(const Place& place, std::string text) {
-  give_up(place);
-  return fail(ErrorCode::kInstall, std::move(text));
-}
-
-/// From here on the sequence is what was restored, or empty.
 Status install(const Place& place, const Prepared& prepared) {
   const std::size_t size = prepared.bytes.size();
   if (llama_state_seq_set_data(place.context, prepared.bytes.data(), size, place.sequence) != size)
-    return install_failed(place, "llama.cpp refuses the state");
+    return fail(ErrorCode::kInstall, "llama.cpp refuses the state");
   const llama_pos first = llama_memory_seq_pos_min(place.memory, place.sequence);
   const llama_pos last = llama_memory_seq_pos_max(place.memory, place.sequence);
   const bool holds =
       last >= 0 && static_cast<std::uint32_t>(last) + 1 == prepared.positions && first >= 0 &&
       (!prepared.first_position || static_cast<std::uint64_t>(first) == *prepared.first_position);
   if (!holds)
-    return install_failed(place, "llama.cpp holds other positions than it was given")
+    return fail(ErrorCode::kInstall, "llama.cpp holds other positions than it was given")
         .with("found", "[" + std::to_string(first) + "," + std::to_string(last) + "]");
   return success();
 }
 
+/// Whether some cache keeps the last token alone: without it nothing is left there, and nothing is missing.
+bool has_window_of_last(const Sequences& sequences, std::uint64_t token_count) {
+  return sequences.layout &&
+         std::ranges::any_of(sequences.layout->caches, [&](const llama_state::CacheLayout& cache) {
+           return llama_state::kept_positions(cache.window, token_count).count == 1;
+         });
+}
+
 /// Drops the last token, so that computing it gives its logits.
-Status step_back(const Place& place) {
+Status step_back(const Sequences& sequences, const Place& place, std::uint64_t token_count) {
   const llama_pos last = llama_memory_seq_pos_max(place.memory, place.sequence);
-  if (!llama_memory_seq_rm(place.memory, place.sequence, last, -1) ||
-      llama_memory_seq_pos_max(place.memory, place.sequence) != last - 1)
-    return install_failed(place, "llama.cpp does not drop the last token");
-  return success();
+  const bool dropped = llama_memory_seq_rm(place.memory, place.sequence, last, -1);
+  const llama_pos held = llama_memory_seq_pos_max(place.memory, place.sequence);
+  if (dropped && (held == last - 1 || (held == -1 && has_window_of_last(sequences, token_count))))
+    return success();
+  return fail(ErrorCode::kInstall, "llama.cpp does not drop the last token");
+}
+
+/// What the sequence was before, or nothing where llama.cpp does not take that back.
+void put_back(const Place& place, ByteSpan before) noexcept {
+  give_up(place);
+  if (before.empty()) return;
+  try {
+    if (llama_state_seq_set_data(place.context, before.data(), before.size(), place.sequence) ==
+        before.size())
+      return;
+  } catch (...) {  // Out of memory, in the engine.
+  }
+  give_up(place);
+}
+
+/// Everything that touches the sequence. @param before  its state; empty when it holds nothing
+Status replace_state(const Sequences& sequences, const Place& place, const Prepared& prepared,
+                     const Found& found, ByteSpan before) {
+  Status done = success();
+  try {
+    if (!before.empty()) give_up(place);
+    done = install(place, prepared);
+    if (done.has_value() && found.facts.reusable_tokens < found.facts.token_count)
+      done = step_back(sequences, place, found.facts.token_count);
+  } catch (...) {
+    done = fail(ErrorCode::kInstall, "install failed");  // Short enough to need no memory.
+  }
+  if (!done.has_value()) put_back(place, before);
+  return done;
 }
 
 Status take_logits(const Sequences& sequences, const Found& found,
@@ -204,7 +249,8 @@ Found deeper(Found planes, Found blob) {
 Result<llama_kvpack_restored> restore_sequence(const Sequences& sequences, const Place& place,
                                                std::span<const llama_token> tokens,
                                                const llama_kvpack_restore_options& options) {
-  if (options.replace == 0 && !is_empty(place))
+  KVPACK_TRY_ASSIGN(const bool holds_nothing, is_empty(sequences, place));
+  if (options.replace == 0 && !holds_nothing)
     return fail(ErrorCode::kState, "the sequence is not empty, and not given up");
   KVPACK_TRY_ASSIGN(Found planes, look_up(sequences.planes.get(), LLAMA_KVPACK_PLANES, tokens, options));
   KVPACK_TRY_ASSIGN(Found blob, look_up(sequences.blobs.get(), LLAMA_KVPACK_BLOB, tokens, options));
@@ -217,18 +263,19 @@ Result<llama_kvpack_restored> restore_sequence(const Sequences& sequences, const
   if (!found) return out;
 
   KVPACK_TRY(check_room(sequences, place, found));
+  KVPACK_TRY_ASSIGN(Bytes before, engine_state(place));
+  KVPACK_TRY_ASSIGN(const std::uint32_t streams, streams_in(sequences, place, before));
+  KVPACK_TRY(check_parameters(sequences, place, before, streams));
+  if (holds_nothing) before.clear();
   Prepared prepared;
   if (found.form == LLAMA_KVPACK_PLANES) {
     KVPACK_TRY(check_starts(sequences, found));
-    KVPACK_TRY_ASSIGN(const std::uint32_t streams, streams_of(sequences, place));
     KVPACK_TRY_ASSIGN(prepared, prepare_planes(sequences, place, found, tokens, streams));
   } else {
-    KVPACK_TRY_ASSIGN(prepared, prepare_blob(sequences, place, found));
+    KVPACK_TRY_ASSIGN(prepared, prepare_blob(found, streams));
   }
   KVPACK_TRY(take_logits(sequences, found, options));
-  if (!is_empty(place)) give_up(place);
-  KVPACK_TRY(install(place, prepared));
-  if (found.facts.reusable_tokens < found.facts.token_count) KVPACK_TRY(step_back(place));
+  KVPACK_TRY(replace_state(sequences, place, prepared, found, before));
 
   out.form = found.form;
   out.has_logits = found.facts.has_logits;

@@ -25,6 +25,7 @@ Result<TakenApart> take_apart(const Sequences& sequences, const Place& place,
                     llama_state::read_state(state, layout, {.token_count = tokens.size(), .tokens = tokens},
                                             form_of(sequences, place, expected)));
   TakenApart out;
+  if (sequences.planes == nullptr) return out;  // Blobs alone are kept: it is enough to have looked.
   out.copies.reserve(reading.plane_count());
   for (std::size_t i = 0; i < reading.plane_count(); ++i) {
     ByteSpan plane = reading.view(i);
@@ -49,35 +50,24 @@ bool is_one_of(std::string_view field, std::initializer_list<std::string_view> n
   return std::ranges::find(names, field) != names.end();
 }
 
-/// Differences that no other form makes good: the caller's parameters or tokens are not those of the
-/// sequence.
-std::optional<Error> mistake_in(const Error& difference, const llama_kvpack_save_options& options) {
-  const std::string_view field = field_of(difference);
-  std::string text;
-  if (is_one_of(field, {"key type", "value type", "value transposition"}))
-    text = "the context is not of the declared parameters";
-  if (options.auxiliary_count == 0 && is_one_of(field, {"x of a cell", "y of a cell", "token of a cell"}))
-    text = "the sequence holds what is no token, and no auxiliary input names it";
-  if (text.empty()) return std::nullopt;
-  Error mistake = fail(ErrorCode::kState, std::move(text));
-  mistake.context = difference.context;
-  return mistake;
+Error mistake(std::string text, const Error& difference) {
+  Error made = fail(ErrorCode::kState, std::move(text));
+  made.context = difference.context;
+  return made;
 }
 
-/// The first cache keeps every token: a sequence with a hole is no state of these tokens in any form.
-Status check_no_hole(const Place& place, const llama_state::StateLayout& layout, ByteSpan state,
-                     std::uint64_t token_count) {
-  if (layout.caches.empty()) return success();
-  const std::optional<std::uint32_t> streams = llama_state::claimed_streams(state, layout);
-  if (!streams || !can_be_streams(place, *streams)) return success();
-  const std::size_t at = 12 + 4 * (*streams == 1 ? 0 : static_cast<std::size_t>(place.sequence));
-  if (state.size() < at + 4) return success();
-  const auto cells = load_le<std::uint32_t>(state, at);
-  if (cells == token_count) return success();
-  return fail(ErrorCode::kState, "the sequence has other positions than tokens")
-      .with("field", "cells")
-      .with("found", std::to_string(cells))
-      .with("expected", std::to_string(token_count));
+/// Differences that no other form makes good: the caller's parameters or tokens are not those of the
+/// sequence. A cache that keeps other positions than the tokens lead to has a hole, or a window that is not
+/// whole: what would be computed from it is wrong. @param may_differ  positions of an image count otherwise
+std::optional<Error> mistake_in(const Error& difference, bool has_images, bool may_differ) {
+  if (auto other = other_parameters(difference)) return other;
+  const std::string_view field = field_of(difference);
+  if (!has_images && is_one_of(field, {"x of a cell", "y of a cell", "token of a cell"}))
+    return mistake("the sequence holds what is no token, and no auxiliary input names it", difference);
+  if (!may_differ && (difference.code == ErrorCode::kSemantics ||
+                      is_one_of(field, {"cells", "recurrent cells", "recurrent position"})))
+    return mistake("the sequence has other positions than tokens", difference);
+  return std::nullopt;
 }
 
 std::string in_words(const Error& error) {
@@ -158,6 +148,12 @@ Result<llama_kvpack_saved> save_blob(const Sequences& sequences, const Place& pl
 
 }  // namespace
 
+std::optional<Error> other_parameters(const Error& difference) {
+  if (!is_one_of(field_of(difference), {"key type", "value type", "value transposition"}))
+    return std::nullopt;
+  return mistake("the context is not of the declared parameters", difference);
+}
+
 void BlobHead::store(MutableByteSpan out) const {
   copy_bytes(kBlobMagic, out);
   store_le(out, 8, streams);
@@ -184,12 +180,12 @@ Result<llama_kvpack_saved> save_sequence(const Sequences& sequences, const Place
         .with("expected", std::to_string(tokens.size()));
   KVPACK_TRY_ASSIGN(const Bytes state, engine_state(place));
   if (sequences.layout) {
-    if (!may_differ) KVPACK_TRY(check_no_hole(place, *sequences.layout, state, tokens.size()));
     const auto parts = take_apart(sequences, place, tokens, state);
     if (parts.has_value() && sequences.planes != nullptr)
       return save_planes(sequences, tokens, *parts, options, state.size());
     if (!parts.has_value()) {
-      if (auto mistake = mistake_in(parts.error(), options)) return *std::move(mistake);
+      if (auto refused = mistake_in(parts.error(), options.auxiliary_count != 0, may_differ))
+        return *std::move(refused);
     }
     if (!parts.has_value() && sequences.mode == LLAMA_KVPACK_PLANES) {
       Error refused = capi::misuse(KVPACK_ERR_UNSUPPORTED, "no plane form: " + parts.error().message);
