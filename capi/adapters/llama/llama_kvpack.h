@@ -76,7 +76,9 @@ typedef struct llama_kvpack_adapter {
 typedef struct llama_kvpack_options {
   uint64_t struct_size;
   const struct llama_model* model;
-  const char* const* model_paths; /* Its file, or all of a split one, the first one first. */
+  const char* const* model_paths; /* Its file, or all of a split one, the first one first: those that the
+                                   * model was loaded from, unchanged since. What the engine tells of its
+                                   * metadata is compared; of weights it tells nothing. */
   uint64_t model_path_count;
   const struct llama_context_params* context_params; /* With which its contexts are made. flash_attn_type must
                                                       * be decided: `auto` is refused. */

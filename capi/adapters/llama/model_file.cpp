@@ -108,6 +108,40 @@ void take_entry(ModelFile& out, const gguf_context* file, std::int64_t entry, st
   out.numbers.insert_or_assign(std::move(key), std::move(value));
 }
 
+/// As llama_model_meta_val_str tells it. Nothing for lists, and for reals, which it rounds.
+std::optional<std::string> entry_text(const gguf_context* file, std::int64_t entry) {
+  switch (gguf_get_kv_type(file, entry)) {
+    case GGUF_TYPE_STRING: return gguf_get_val_str(file, entry);
+    case GGUF_TYPE_BOOL: return gguf_get_val_bool(file, entry) ? "true" : "false";
+    case GGUF_TYPE_UINT8: return std::to_string(gguf_get_val_u8(file, entry));
+    case GGUF_TYPE_INT8: return std::to_string(gguf_get_val_i8(file, entry));
+    case GGUF_TYPE_UINT16: return std::to_string(gguf_get_val_u16(file, entry));
+    case GGUF_TYPE_INT16: return std::to_string(gguf_get_val_i16(file, entry));
+    case GGUF_TYPE_UINT32: return std::to_string(gguf_get_val_u32(file, entry));
+    case GGUF_TYPE_INT32: return std::to_string(gguf_get_val_i32(file, entry));
+    case GGUF_TYPE_UINT64: return std::to_string(gguf_get_val_u64(file, entry));
+    case GGUF_TYPE_INT64: return std::to_string(gguf_get_val_i64(file, entry));
+    case GGUF_TYPE_FLOAT32:
+    case GGUF_TYPE_FLOAT64:
+    case GGUF_TYPE_ARRAY:
+    case GGUF_TYPE_COUNT: break;
+  }
+  return std::nullopt;
+}
+
+Result<std::unique_ptr<gguf_context, FreeFile>> open_gguf(const std::string& path) {
+  std::unique_ptr<gguf_context, FreeFile> file(
+      gguf_init_from_file(path.c_str(), {.no_alloc = true, .ctx = nullptr}));
+  if (file == nullptr) return fail(ErrorCode::kBadMagic, "not a GGUF file: " + path);
+  return file;
+}
+
+bool names_long_factors(const gguf_context* file) {
+  for (std::int64_t tensor = 0; tensor < gguf_get_n_tensors(file); ++tensor)
+    if (std::string_view(gguf_get_tensor_name(file, tensor)).starts_with("rope_factors_long")) return true;
+  return false;
+}
+
 std::string_view bounded_text(const char* text, std::size_t room) {
   return {text, ::strnlen(text, room)};
 }
@@ -148,11 +182,14 @@ void apply_overrides(ModelFile& out, const llama_model_kv_override* overrides) {
 
 }  // namespace
 
+Result<bool> has_long_factors(const std::string& path) {
+  KVPACK_TRY_ASSIGN(const auto file, open_gguf(path));
+  return names_long_factors(file.get());
+}
+
 Result<ModelFile> read_model_file(const std::string& path, const llama_model_kv_override* overrides) {
-  const std::unique_ptr<gguf_context, FreeFile> owned(
-      gguf_init_from_file(path.c_str(), {.no_alloc = true, .ctx = nullptr}));
+  KVPACK_TRY_ASSIGN(const auto owned, open_gguf(path));
   const gguf_context* file = owned.get();
-  if (file == nullptr) return fail(ErrorCode::kBadMagic, "not a GGUF file: " + path);
   ModelFile out;
   const std::int64_t architecture = gguf_find_key(file, "general.architecture");
   if (architecture < 0 || gguf_get_kv_type(file, architecture) != GGUF_TYPE_STRING)
@@ -162,15 +199,14 @@ Result<ModelFile> read_model_file(const std::string& path, const llama_model_kv_
   ByteWriter tokenizer;
   for (std::int64_t entry = 0; entry < gguf_get_n_kv(file); ++entry) {
     const std::string_view key = gguf_get_key(file, entry);
+    if (auto text = entry_text(file, entry)) out.entries.emplace(key, *std::move(text));
     if (key.starts_with("tokenizer.")) describe_entry(tokenizer, file, entry);
     if (key.starts_with(prefix)) take_entry(out, file, entry, std::string(key.substr(prefix.size())));
     if (key == "split.count" && gguf_get_kv_type(file, entry) == GGUF_TYPE_UINT16)
       out.file_count = std::max<std::uint64_t>(gguf_get_val_u16(file, entry), 1);
   }
   out.tokenizer = std::move(tokenizer).take();
-  for (std::int64_t tensor = 0; tensor < gguf_get_n_tensors(file); ++tensor)
-    if (std::string_view(gguf_get_tensor_name(file, tensor)).starts_with("rope_factors_long"))
-      out.has_long_factors = true;
+  out.has_long_factors = names_long_factors(file);
   apply_overrides(out, overrides);
   return out;
 }

@@ -14,9 +14,11 @@ struct ModelFile {
   std::map<std::string, llama_state::MetadataValue, std::less<>> numbers{};  ///< Without `{architecture}.`.
   std::map<std::string, double, std::less<>> reals{};                        ///< Likewise.
   std::map<std::string, std::string, std::less<>> texts{};                   ///< Likewise.
+  /// Every text, whole number and truth value under its whole key, in the engine's words.
+  std::map<std::string, std::string, std::less<>> entries{};
   Bytes tokenizer{};              ///< Every entry called `tokenizer.*`, in the order of the file.
   Bytes overrides{};              ///< The overrides, in the order given.
-  bool has_long_factors = false;  ///< Rotates by other factors when the context is long.
+  bool has_long_factors = false;  ///< In this file.
   std::uint64_t file_count = 1;   ///< Of a model in several files.
 
   double real(std::string_view key, double otherwise) const {
@@ -24,6 +26,11 @@ struct ModelFile {
     return found == reals.end() ? otherwise : found->second;
   }
 };
+
+/// Whether a file has the factors by which a model rotates when the context is long. Of a model in several
+/// files any may have them.
+/// @error as read_model_file
+Result<bool> has_long_factors(const std::string& path);
 
 /// @param overrides  as in llama_model_params; null: none
 /// @error kBadMagic  `not a GGUF file: {path}`; kExpectation `metadata general.architecture is missing`

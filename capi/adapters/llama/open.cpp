@@ -63,6 +63,28 @@ Status check_arguments(const llama_kvpack_options& options) {
   return success();
 }
 
+/// A text of which the engine says how long it is: snprintf under another name.
+template <class Get>
+std::string text_of(Get get) {
+  std::string text(static_cast<std::size_t>(std::max(get(nullptr, 0), 0)), '\0');
+  get(text.data(), text.size() + 1);
+  return text;
+}
+
+/// The key of an entry that the model in memory has otherwise; empty when there is none.
+std::string differing_entry(const llama_model* model, const ModelFile& file) {
+  for (std::int32_t i = 0; i < llama_model_meta_count(model); ++i) {
+    std::string key = text_of(
+        [&](char* out, std::size_t size) { return llama_model_meta_key_by_index(model, i, out, size); });
+    const auto entry = file.entries.find(key);
+    if (entry == file.entries.end()) continue;
+    const std::string held = text_of(
+        [&](char* out, std::size_t size) { return llama_model_meta_val_str_by_index(model, i, out, size); });
+    if (held != entry->second) return key;
+  }
+  return {};
+}
+
 /// The path may be any; what can be compared with the model in memory is.
 Status check_file_is_of_model(const llama_kvpack_options& options, const ModelFile& file) {
   char architecture[128] = "";
@@ -84,6 +106,9 @@ Status check_file_is_of_model(const llama_kvpack_options& options, const ModelFi
   if (file.file_count != options.model_path_count)
     return capi::bad_argument("model_path_count",
                               "must be " + std::to_string(file.file_count) + ", the files of the model");
+  // Values may be long, a chat template for one.
+  if (std::string key = differing_entry(options.model, file); !key.empty())
+    return fail(ErrorCode::kExpectation, "the file is not that of the model").with("field", std::move(key));
   return success();
 }
 
@@ -258,9 +283,14 @@ Result<std::shared_ptr<const Sequences>> open_sequences(const llama_kvpack_optio
   out->log_user = options.log_user;
   out->vocabulary_size =
       static_cast<std::uint64_t>(std::max(llama_vocab_n_tokens(llama_model_get_vocab(options.model)), 0));
-  KVPACK_TRY(stamp_of(options.model_paths[0]));  // So that a file that is not there is called that.
-  KVPACK_TRY_ASSIGN(const ModelFile file, read_model_file(options.model_paths[0], options.kv_overrides));
+  // First, so that a file that is not there is called that.
+  KVPACK_TRY_ASSIGN(const FileStamp stamp, stamp_of(options.model_paths[0]));
+  KVPACK_TRY_ASSIGN(ModelFile file, read_model_file(options.model_paths[0], options.kv_overrides));
   KVPACK_TRY(check_file_is_of_model(options, file));
+  for (std::uint64_t i = 1; i < options.model_path_count && !file.has_long_factors; ++i) {
+    KVPACK_TRY(stamp_of(options.model_paths[i]));
+    KVPACK_TRY_ASSIGN(file.has_long_factors, has_long_factors(options.model_paths[i]));
+  }
   KVPACK_TRY_ASSIGN(out->context, resolve_context(options, file));
   out->has_long_factors = file.has_long_factors;
   const llama_rope_type rope = llama_model_rope_type(options.model);
@@ -274,6 +304,9 @@ Result<std::shared_ptr<const Sequences>> open_sequences(const llama_kvpack_optio
     out->tell(KVPACK_LOG_WARNING, "llama.digests " + problem + ": files are hashed again");
   bool changed = false;
   KVPACK_TRY_ASSIGN(const FileIdentity files, identify_files(options, digests, changed));
+  KVPACK_TRY_ASSIGN(const FileStamp stamp_after, stamp_of(options.model_paths[0]));
+  if (stamp_after != stamp)
+    return fail(ErrorCode::kIo, "file changed while it was read: " + std::string(options.model_paths[0]));
   KVPACK_TRY_ASSIGN(const SequenceIdentity identity, identify(options, file, files, out->context));
   KVPACK_TRY(open_caches(*out, options, identity));
   if (changed && options.read_only == 0) {
