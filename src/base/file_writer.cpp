@@ -99,8 +99,18 @@ Status sync_on_threads(std::span<Object* const> objects, unsigned threads) {
 /// Staging memory, and the write that it is used for.
 struct FileWriter::Block {
   explicit Block(std::size_t bytes) : memory(aligned_memory(bytes)) {}
+  /// Gives this block, and its memory, to the process for good.
+  void abandon() noexcept {
+    next_abandoned = abandoned.load();
+    while (!abandoned.compare_exchange_weak(next_abandoned, this)) {
+    }
+  }
+
+  /// Reachable, so that tools which look for leaks see that nothing was forgotten.
+  static inline std::atomic<Block*> abandoned{nullptr};
+  Block* next_abandoned = nullptr;
   AlignedMemory memory;
-  bool taken = false;
+  bool taken = false;  ///< Being filled, or given to a write whose end has not been told.
   File* file = nullptr;
   std::uint64_t offset = 0;
   std::size_t length = 0;
@@ -117,6 +127,9 @@ FileWriter::~FileWriter() {
   Lock lock(mutex_);
   while (under_way_ != 0) wait_for_one(lock);
   queue_.reset();
+  // Writes of a queue that was given up may go on in the system for as long as they like, and read from here.
+  for (std::unique_ptr<Block>& block : blocks_)
+    if (block->taken) block.release()->abandon();
 }
 
 bool FileWriter::has_queue() const {
@@ -149,7 +162,7 @@ Status FileWriter::write(File& file, std::span<const ByteSpan> pieces) {
 
 Status FileWriter::write_queued(Lock& lock, File& file, std::span<const ByteSpan> pieces,
                                 std::uint64_t total) {
-  const std::uint64_t aligned = total - total % FileQueue::kAlignment;
+  const std::uint64_t aligned = total - total % sizes_.page_bytes;
   std::uint64_t at = 0;
   while (at < aligned) {
     const auto length = static_cast<std::size_t>(std::min<std::uint64_t>(sizes_.write_bytes, aligned - at));
@@ -158,7 +171,7 @@ Status FileWriter::write_queued(Lock& lock, File& file, std::span<const ByteSpan
     at += length;
   }
   lock.unlock();
-  // The end of a file that is no multiple of the alignment, or what the queue does not take.
+  // The end of a file that is no whole page, or what the queue does not take.
   return at == total ? success() : write_rest(file, pieces, at, total);
 }
 
@@ -178,23 +191,27 @@ Result<bool> FileWriter::begin_block(Lock& lock, File& file, std::span<const Byt
     return success();
   }));
   lock.lock();
-  Target& target = targets_[&file];
   const auto tag = static_cast<std::uint64_t>(
       std::ranges::find(blocks_, block, &std::unique_ptr<Block>::get) - blocks_.begin());
-  Result<bool> begun = false;
-  if (state_ == State::kInUse && writes_queued_)
-    begun = queue_->begin_write(file, offset, block->bytes(), tag);
-  if (begun.has_value() && *begun) {
-    ++target.under_way;
-    ++under_way_;
-    changed_.notify_all();  // somebody may be without anything to wait for
-    return true;
+  bool begun = false;
+  try {
+    Target& target = targets_[&file];
+    if (state_ == State::kInUse && writes_queued_) {
+      const Result<bool> answer = queue_->begin_write(file, offset, block->bytes(), tag);
+      begun = answer.has_value() && *answer;
+      writes_queued_ = begun;
+    }
+    if (begun) ++target.under_way;
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+    // There may be memory for the next one.
   }
-  // Nothing has begun, so the same can be tried without the queue.
-  writes_queued_ = false;
-  block->taken = false;
-  changed_.notify_all();
-  return false;
+  if (begun) {
+    ++under_way_;
+  } else {
+    block->taken = false;  // Nothing has begun, so the same can be tried without the queue.
+  }
+  changed_.notify_all();  // somebody may be without anything to wait for
+  return begun;
 }
 
 /// @return null once writes are not queued any more
@@ -271,14 +288,18 @@ void FileWriter::end_write(Block& block, FileQueue::Done& done) {
 }
 
 /// The queue tells nothing any more: whatever is under way counts as failed, and is not waited for. Its
-/// memory stays, since it may be read still.
+/// memory stays, since it may be read still. When there is no memory for the error it can be called again.
 void FileWriter::give_up(const Error& error) {
   state_ = State::kNotUsed;
   under_way_ = 0;
-  for (auto& [file, target] : targets_)
-    if (std::exchange(target.under_way, 0) != 0 && !target.error) target.error = error;
-  for (auto& [tag, sync] : syncs_)
-    if (!std::exchange(sync.ended, true)) sync.status = error;
+  for (auto& [file, target] : targets_) {
+    if (target.under_way != 0 && !target.error) target.error = error;
+    target.under_way = 0;
+  }
+  for (auto& [tag, sync] : syncs_) {
+    if (!sync.ended) sync.status = error;
+    sync.ended = true;
+  }
 }
 
 std::optional<Error> FileWriter::wait_for(Lock& lock, const File& file) {
@@ -328,22 +349,44 @@ template <class Object>
 Status FileWriter::sync_queued(Lock& lock, std::span<Object* const> objects) {
   std::vector<std::uint64_t> tags;  // of the objects begun so far
   tags.reserve(objects.size());
+  std::size_t ended = 0;
+  // However this is left: what has begun is waited for, and gives its place to others.
+  struct Rest {
+    FileWriter& writer;
+    Lock& lock;
+    const std::vector<std::uint64_t>& tags;
+    const std::size_t& ended;
+    ~Rest() {
+      for (std::size_t i = ended; i < tags.size(); ++i) {
+        while (!writer.syncs_.find(tags[i])->second.ended) writer.wait_for_one(lock);
+        writer.syncs_.erase(tags[i]);
+      }
+      writer.changed_.notify_all();
+    }
+  } const rest{*this, lock, tags, ended};
   Status first = success();
-  for (std::size_t ended = 0; ended < objects.size();) {
+  while (ended < objects.size()) {
     // Some more, as long as all is well.
     while (first.has_value() && tags.size() < objects.size() && syncs_.size() < sizes_.syncs &&
            state_ == State::kInUse) {
       const std::uint64_t tag = kFirstSyncTag + next_sync_++;
-      syncs_.emplace(tag, Sync{});
+      Sync& sync = syncs_.emplace(tag, Sync{}).first->second;
       tags.push_back(tag);
-      const Status begun = queue_->begin_sync(*objects[tags.size() - 1], tag);
-      if (begun.has_value()) {
+      Object& object = *objects[tags.size() - 1];
+      bool begun = false;
+      try {
+        begun = queue_->begin_sync(object, tag).has_value();
+        if (!begun) state_ = State::kNotUsed;
+      } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+        // There may be memory for the next one.
+      }
+      if (begun) {
         ++under_way_;
         changed_.notify_all();
         continue;
       }
-      state_ = State::kNotUsed;
-      syncs_[tag] = {.ended = true, .status = objects[tags.size() - 1]->sync()};
+      sync.ended = true;  // Nothing has begun, so the same is done without the queue.
+      sync.status = object.sync();
     }
     if (ended == tags.size()) {
       if (!first.has_value()) return first;

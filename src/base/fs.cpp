@@ -344,6 +344,7 @@ class SystemQueue final : public FileQueue {
 
   Sizes sizes() const override {
     Sizes sizes;
+    sizes.page_bytes = std::max(kAlignment, page_bytes());
     if (!direct_) sizes.least_file_bytes = std::numeric_limits<std::size_t>::max();
     return sizes;
   }

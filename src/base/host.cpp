@@ -13,9 +13,14 @@ std::uint64_t process_id() noexcept {
 
 std::uint64_t physical_memory_bytes() noexcept {
   const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page_bytes = ::sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page_bytes <= 0) return std::uint64_t{4} << 30;
-  return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
+  const long bytes = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || bytes <= 0) return std::uint64_t{4} << 30;
+  return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(bytes);
+}
+
+std::size_t page_bytes() noexcept {
+  const long bytes = ::sysconf(_SC_PAGESIZE);
+  return bytes <= 0 ? 4'096 : static_cast<std::size_t>(bytes);
 }
 
 bool stderr_is_terminal() noexcept {

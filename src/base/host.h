@@ -1,6 +1,7 @@
 // What the operating system says about this process and the machine it runs on. docs/portability.md §Process
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace kvpack {
@@ -9,6 +10,9 @@ std::uint64_t process_id() noexcept;
 
 /// Of the machine; nothing is told about what is free. 4 GiB where the system does not say.
 std::uint64_t physical_memory_bytes() noexcept;
+
+/// In which the system maps files: a power of two. 4,096 where it does not say.
+std::size_t page_bytes() noexcept;
 
 /// Whether somebody at a terminal reads standard error.
 bool stderr_is_terminal() noexcept;

@@ -20,6 +20,7 @@ class KernelRing final : public IoRing {
   KernelRing() = default;
   KernelRing(const KernelRing&) = delete;
   KernelRing& operator=(const KernelRing&) = delete;
+  /// Returns at once: the kernel ends what is under way later, and still reads its memory until then.
   ~KernelRing() override {
     if (open_) ::io_uring_queue_exit(&ring_);
   }

@@ -1,5 +1,5 @@
 // Files written and synced many at a time: through a queue that does things in an unkind order, through
-// io_uring, through one that is short, late or broken, and without any.
+// io_uring, through one that is short, late, broken or without memory, and without any.
 #include "kvpack/base/file_writer.h"
 
 #include <fcntl.h>
@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <deque>
 #include <filesystem>
+#include <functional>
+#include <new>
 #include <random>
 #include <set>
 
@@ -461,6 +463,216 @@ TEST_F(BrokenRing, AfterThatFilesAreWrittenWithoutIt) {
   ASSERT_TRUE(writer.write(*other, wanted_[0]).has_value());
   EXPECT_TRUE(writer.sync(std::span<File* const>(&together, 1)).has_value());
   EXPECT_EQ(content(*other), wanted_[0]);
+}
+
+// ------------------------------------------------------------------------------------- a queue without
+// memory
+
+/// In memory. Its sync may find no memory.
+class MemoryFile final : public File {
+ public:
+  explicit MemoryFile(std::string path = "memory") : path_(std::move(path)) {}
+  const Bytes& bytes() const noexcept { return bytes_; }
+  int syncs_without_memory = 0;
+
+  const std::string& path() const override { return path_; }
+  Result<FileFacts> facts() const override {
+    FileFacts facts;
+    facts.size_bytes = bytes_.size();
+    return facts;
+  }
+  Result<std::size_t> read_some(std::uint64_t, MutableByteSpan) const override { return std::size_t{0}; }
+  Result<std::size_t> write_some(std::uint64_t offset, ByteSpan data) override {
+    const auto at = static_cast<std::size_t>(offset);
+    bytes_.resize(std::max(bytes_.size(), at + data.size()));
+    std::ranges::copy(data, bytes_.begin() + static_cast<std::ptrdiff_t>(at));
+    return data.size();
+  }
+  Status truncate(std::uint64_t) override { return success(); }
+  Status preallocate(std::uint64_t) override { return success(); }
+  Status sync() override {
+    if (syncs_without_memory != 0 && syncs_without_memory-- != 0) throw std::bad_alloc();
+    return success();
+  }
+  Result<bool> try_lock(LockMode) override { return true; }
+  Status unlock() override { return success(); }
+
+ private:
+  std::string path_;
+  Bytes bytes_{};
+};
+
+/// Does what it is asked when it is waited for, the last first, except where it has no memory.
+class PoorQueue final : public FileQueue {
+ public:
+  struct Script {
+    std::size_t good_begins = 0;  ///< So many begin before the next count.
+    std::size_t poor_begins = 0;  ///< So many throw then.
+    bool poor_wait = false;
+    bool lost = false;  ///< Waiting tells nothing.
+    std::size_t page_bytes = kAlignment;
+    std::size_t writes = 0;
+    std::size_t syncs = 0;
+    std::vector<std::uint64_t> write_ends{};
+    std::vector<ByteSpan> memory{};  ///< Of the writes.
+    std::size_t under_way = 0;
+  };
+  explicit PoorQueue(Script& script) : script_(&script) {}
+
+  Sizes sizes() const override {
+    return {.writes = 2,
+            .write_bytes = 262'144,
+            .syncs = 4,
+            .least_file_bytes = 1,
+            .page_bytes = script_->page_bytes};
+  }
+  Result<bool> begin_write(File& file, std::uint64_t offset, ByteSpan data, std::uint64_t tag) override {
+    begin();
+    ++script_->writes;
+    script_->write_ends.push_back(offset + data.size());
+    script_->memory.push_back(data);
+    add([&file, offset, data, tag] {
+      EXPECT_TRUE(write_all(file, offset, data).has_value());
+      return Done{.tag = tag, .bytes = data.size()};
+    });
+    return true;
+  }
+  Status begin_sync(File&, std::uint64_t tag) override {
+    begin();
+    ++script_->syncs;
+    add([tag] { return Done{.tag = tag}; });
+    return success();
+  }
+  Status begin_sync(Directory& directory, std::uint64_t) override { return directory.sync(); }
+  Result<Done> wait() override {
+    if (script_->poor_wait) throw std::bad_alloc();
+    if (script_->lost) return fail(ErrorCode::kIo, "nothing is known about what is under way any more");
+    if (under_way_.empty()) return fail(ErrorCode::kIo, "nothing is under way");
+    const auto act = std::move(under_way_.back());
+    under_way_.pop_back();
+    --script_->under_way;
+    return act();
+  }
+
+ private:
+  void begin() {
+    if (script_->good_begins != 0) {
+      --script_->good_begins;
+    } else if (script_->poor_begins != 0) {
+      --script_->poor_begins;
+      throw std::bad_alloc();
+    }
+  }
+  void add(std::function<Done()> act) {
+    under_way_.push_back(std::move(act));
+    ++script_->under_way;
+  }
+
+  Script* script_;
+  std::vector<std::function<Done()>> under_way_{};
+};
+
+class PoorFileWriter : public ::testing::Test {
+ protected:
+  /// Six files, synced together, each with its content.
+  void expect_files_can_be_written() {
+    std::vector<MemoryFile> files(6);
+    std::vector<File*> together;
+    for (MemoryFile& file : files) {
+      together.push_back(&file);
+      EXPECT_TRUE(writer_.write(file, wanted_).has_value());
+    }
+    EXPECT_TRUE(writer_.sync(std::span<File* const>(together)).has_value());
+    for (const MemoryFile& file : files) EXPECT_TRUE(file.bytes() == wanted_);
+    EXPECT_EQ(script_.under_way, 0u);
+  }
+
+  PoorQueue::Script script_;
+  FileWriter writer_{std::make_unique<PoorQueue>(script_)};
+  const Bytes wanted_ = noise(3 * 262'144 + 4'096 + 13, 5);
+};
+
+TEST_F(PoorFileWriter, WritesWhatTheQueueHasNoMemoryForWithoutIt) {
+  for (std::size_t good = 0; good < 5; ++good) {
+    for (std::size_t poor = 1; poor < 9; ++poor) {
+      script_.good_begins = good;
+      script_.poor_begins = poor;
+      expect_files_can_be_written();
+    }
+  }
+  // And with it as soon as there is memory again.
+  script_.poor_begins = 0;
+  script_.writes = 0;
+  script_.syncs = 0;
+  expect_files_can_be_written();
+  EXPECT_EQ(script_.writes, 6u * 4);
+  EXPECT_EQ(script_.syncs, 6u);
+  EXPECT_TRUE(writer_.has_queue());
+}
+
+TEST_F(PoorFileWriter, GivesItsPlaceToOthersWhenASyncFindsNoMemoryAtAll) {
+  for (std::size_t good = 0; good < 6; ++good) {
+    for (int round = 0; round < 5; ++round) {
+      std::vector<MemoryFile> files(6);
+      std::vector<File*> together;
+      for (MemoryFile& file : files) {
+        together.push_back(&file);
+        file.syncs_without_memory = 1;
+      }
+      script_.good_begins = good;
+      script_.poor_begins = 1;
+      EXPECT_THROW((void)writer_.sync(std::span<File* const>(together)), std::bad_alloc);
+      EXPECT_EQ(script_.under_way, 0u);
+    }
+  }
+  script_.poor_begins = 0;
+  script_.syncs = 0;
+  expect_files_can_be_written();
+  EXPECT_EQ(script_.syncs, 6u);
+}
+
+TEST_F(PoorFileWriter, FailsWhatIsUnderWayWhenItsEndCannotBeTold) {
+  MemoryFile file;
+  File* const together = &file;
+  ASSERT_TRUE(writer_.write(file, ByteSpan(wanted_).first(262'144)).has_value());
+  script_.poor_wait = true;
+  const Status synced = writer_.sync(std::span<File* const>(&together, 1));
+  ASSERT_FALSE(synced.has_value());
+  EXPECT_EQ(synced.error().code, ErrorCode::kNoMemory);
+  EXPECT_EQ(synced.error().message, "out of memory");
+  EXPECT_FALSE(writer_.has_queue());
+  script_.under_way = 0;
+  expect_files_can_be_written();
+}
+
+TEST(FileWriter, NeverFreesMemoryThatAQueueWhichWasGivenUpMayStillRead) {
+  PoorQueue::Script script;
+  const Bytes wanted = noise(262'144, 5);
+  {
+    FileWriter writer(std::make_unique<PoorQueue>(script));
+    MemoryFile file;
+    ASSERT_TRUE(writer.write(file, wanted).has_value());
+    script.lost = true;
+    writer.forget(file);
+    EXPECT_FALSE(writer.has_queue());
+  }
+  ASSERT_EQ(script.memory.size(), 1u);
+  EXPECT_TRUE(std::ranges::equal(script.memory.front(), wanted));
+}
+
+TEST(FileWriter, WritesEveryPageWithTheQueueOrWithoutIt) {
+  for (const std::size_t tail : {0u, 1u, 4'096u, 12'289u, 65'535u}) {
+    PoorQueue::Script script;
+    script.page_bytes = 65'536;
+    FileWriter writer(std::make_unique<PoorQueue>(script));
+    MemoryFile file;
+    File* const together = &file;
+    const Bytes wanted = noise(5 * 65'536 + tail, 6);
+    ASSERT_TRUE(writer.write(file, wanted).has_value());
+    ASSERT_TRUE(writer.sync(std::span<File* const>(&together, 1)).has_value());
+    EXPECT_TRUE(file.bytes() == wanted);
+    EXPECT_THAT(script.write_ends, ::testing::ElementsAre(262'144u, 327'680u)) << tail;
+  }
 }
 
 // -------------------------------------------------------------------------------------------- the choice

@@ -84,7 +84,7 @@ class FileWriter {
   Directory* directory_;
   mutable std::mutex mutex_{};
   std::condition_variable changed_{};
-  /// Before the queue, whose end stops it from looking at them.
+  /// Before the queue, which may look at them until its end; those that are read even then are not freed.
   std::vector<std::unique_ptr<Block>> blocks_{};
   std::unique_ptr<FileQueue> queue_{};
   FileQueue::Sizes sizes_{};

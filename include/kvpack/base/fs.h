@@ -100,6 +100,9 @@ class FileQueue {
     std::size_t write_bytes = std::size_t{1} << 20;       ///< Most of one write: a multiple of kAlignment.
     std::size_t syncs = 16;                               ///< Under way at once.
     std::size_t least_file_bytes = std::size_t{1} << 19;  ///< Shorter files are better written without it.
+    /// What the system keeps of a file in memory comes in pieces of this: a multiple of kAlignment. A piece
+    /// is written with the queue or without it, since a write past that memory makes it stale.
+    std::size_t page_bytes = kAlignment;
   };
   /// The end of one operation.
   struct Done {
@@ -109,14 +112,16 @@ class FileQueue {
     bool again = false;            ///< The error of a write that need not fail without the queue.
   };
 
-  /// What has begun has ended by then, or never touches the caller's memory again.
+  /// Does not wait: memory of a write whose end wait() has not told may be read for longer than the queue
+  /// lasts, and is not to be freed.
   virtual ~FileQueue() = default;
   virtual Sizes sizes() const { return {}; }
 
   /// @param data  stays as it is until the operation has ended
   /// @return false, and nothing has begun, when this file is not to be written in this way. @error kIo
+  /// nothing has begun, as when it throws for want of memory
   virtual Result<bool> begin_write(File& file, std::uint64_t offset, ByteSpan data, std::uint64_t tag) = 0;
-  /// As File::sync and Directory::sync. @error kIo nothing has begun
+  /// As File::sync and Directory::sync. @error kIo nothing has begun, as when it throws for want of memory
   virtual Status begin_sync(File& file, std::uint64_t tag) = 0;
   virtual Status begin_sync(Directory& directory, std::uint64_t tag) = 0;
 
