@@ -1450,9 +1450,9 @@ static void encode_pack_set_proof(Session* s) {
 static void verdict_pack_set_proof(Session* s) {
   kvpack_error* error = NULL;
   Blob record;
-  int has_record;
+  uint32_t has_record;
   const Blob proof = read_bytes(s);
-  has_record = read_optional(s, &record);
+  has_record = read_optional(s, &record) ? 1 : 0;
   read_end(s);
   if (s->failed) return;
   succeeded(s,

@@ -4,6 +4,7 @@
 /// is not guessed at.
 #pragma once
 
+#include <limits>
 #include <map>
 
 #include "llama/state_layout.h"
@@ -321,43 +322,37 @@ class Expectation {
     return success();
   }
 
-  /// Elements of the rows of a recurrent layer.
-  std::optional<std::pair<std::uint64_t, std::uint64_t>> recurrent_elements() const {
+  static constexpr std::uint64_t kTooMany = std::numeric_limits<std::uint64_t>::max();
+
+  /// Elements of the rows of a recurrent layer; kTooMany where no number holds them.
+  std::pair<std::uint64_t, std::uint64_t> recurrent_elements() const {
     const auto product = [](std::initializer_list<std::uint64_t> factors) {
-      std::optional<std::uint64_t> result = 1;
-      for (const std::uint64_t factor : factors) result = result ? checked_mul(*result, factor) : result;
+      std::uint64_t result = 1;
+      for (const std::uint64_t factor : factors) result = checked_mul(result, factor).value_or(kTooMany);
       return result;
-    };
-    const auto both =
-        [](std::optional<std::uint64_t> first,
-           std::optional<std::uint64_t> second) -> std::optional<std::pair<std::uint64_t, std::uint64_t>> {
-      if (!first || !second) return std::nullopt;
-      return std::pair(first.value_or(0), second.value_or(0));  // g++ 12 takes *first for uninitialised.
     };
     const std::uint64_t kernel = number("ssm.conv_kernel").value_or(0);
     const std::uint64_t inner = number("ssm.inner_size").value_or(0);
     const std::uint64_t state = number("ssm.state_size").value_or(0);
     if (const std::uint64_t head = number("wkv.head_size").value_or(0); head != 0)
-      return both(product({number("token_shift_count").value_or(2), embedding_}),
-                  product({embedding_, head}));
+      return {product({number("token_shift_count").value_or(2), embedding_}), product({embedding_, head})};
     if (const std::uint64_t kept = number("shortconv.l_cache").value_or(0); kept != 0)
-      return both(product({embedding_, kept - 1}), product({state, inner}));
+      return {product({embedding_, kept - 1}), product({state, inner})};
     if (const std::uint64_t head = number("kda.head_dim").value_or(0); head != 0)
-      return both(product({3, kernel > 0 ? kernel - 1 : 3, heads_[0], head}),
-                  product({head, head, heads_[0]}));
-    const auto groups = product({2, number("ssm.group_count").value_or(0), state});
-    const auto width = groups ? checked_add(inner, *groups) : std::nullopt;
-    const auto first = width ? product({kernel > 0 ? kernel - 1 : 0, *width}) : std::nullopt;
+      return {product({3, kernel > 0 ? kernel - 1 : 3, heads_[0], head}), product({head, head, heads_[0]})};
+    const std::uint64_t groups = product({2, number("ssm.group_count").value_or(0), state});
+    const std::uint64_t width = checked_add(inner, groups).value_or(kTooMany);
+    const std::uint64_t first = product({kernel > 0 ? kernel - 1 : 0, width});
     if (facts_.architecture == "minimax-01")
-      return both(first, product({key_elements_, key_elements_, heads_[0]}));
-    return both(first, product({state, inner}));
+      return {first, product({key_elements_, key_elements_, heads_[0]})};
+    return {first, product({state, inner})};
   }
 
   Status add_recurrent(StateLayout& layout) const {
-    const auto elements = recurrent_elements();
+    const auto [first_elements, second_elements] = recurrent_elements();
     const ElementType& f32 = *find_element_type(kTypeF32);
-    const auto first = elements ? row_bytes(f32, elements->first, kMaxRecurrentRowBytes) : std::nullopt;
-    const auto second = elements ? row_bytes(f32, elements->second, kMaxRecurrentRowBytes) : std::nullopt;
+    const auto first = row_bytes(f32, first_elements, kMaxRecurrentRowBytes);
+    const auto second = row_bytes(f32, second_elements, kMaxRecurrentRowBytes);
     if (!first || !second || (*first == 0 && *second == 0))
       return no_planes("recurrent row size is outside bounds");
     RecurrentLayout part{facts_.layer_count, {}};
