@@ -1,3 +1,5 @@
+#include <new>
+
 #include "kvpack/core/pack_set_verify.h"
 #include "kvpack/store/transfer.h"
 #include "store/object_batch.h"
@@ -63,8 +65,13 @@ class SetImport {
     result.replayed = upload.is_replay();
     if (!result.replayed) result.resumed_records = upload.settled_records();
     Status status = success();
-    if (!upload.is_replay()) status = put_chunks(upload);
-    if (status.has_value()) status = upload.publish([this] { return manifests(); });
+    try {
+      if (!upload.is_replay()) status = put_chunks(upload);
+      if (status.has_value()) status = upload.publish([this] { return manifests(); });
+    } catch (const std::bad_alloc&) {
+      upload.suspend();
+      throw;
+    }
     if (!status.has_value()) {
       if (may_go_on(status.error())) upload.suspend();
       return std::move(status.error());
@@ -81,7 +88,7 @@ class SetImport {
   /// Whether the same import may succeed later.
   static bool may_go_on(const Error& error) {
     return error.code == ErrorCode::kIo || error.code == ErrorCode::kCatalog ||
-           error.code == ErrorCode::kCancelled;
+           error.code == ErrorCode::kNoMemory || error.code == ErrorCode::kCancelled;
   }
 
   Status read_packs();

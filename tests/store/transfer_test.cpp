@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <new>
 
 #include "kvpack/core/pack_set_verify.h"
 #include "kvpack/store/status.h"
@@ -33,12 +34,13 @@ class SetSource final : public ReadAt {
   explicit SetSource(Bytes bytes) : bytes_(std::move(bytes)) {}
   std::uint64_t size_bytes() const override { return bytes_.size(); }
   Status read_at(std::uint64_t offset, MutableByteSpan out) override {
-    if (reads_left == 0) return fail(ErrorCode::kIo, "the device failed");
+    if (reads_left == 0) return fail(error, "the device failed");
     --reads_left;
     return SpanSource(bytes_).read_at(offset, out);
   }
   Bytes& bytes() { return bytes_; }
   std::size_t reads_left = std::numeric_limits<std::size_t>::max();
+  ErrorCode error = ErrorCode::kIo;
 
  private:
   Bytes bytes_;
@@ -191,6 +193,45 @@ TEST_F(StoreTransfer, AnInterruptedImportGoesOnInAnotherProcess) {
   EXPECT_EQ(status(*to_)->active_uploads, 0u);
   expect_sound(*to_);
   expect_no_orphans(*to_);
+}
+
+TEST_F(StoreTransfer, AnImportThatFoundNoMemoryGoesOnWhenThereIsSome) {
+  const Conversation many(66'816);
+  SaveRequest fine = many.request();
+  fine.spans.grain_tokens = 256;
+  head_ = many.save(*from_, fine).cuts.back().manifest_id;
+  const Bytes set = exported(*from_, head_);
+  for (const bool thrown : {false, true}) {
+    StoreFixture g;
+    const auto to = g.create();
+    SetSource source(set);
+    ImportOptions options;
+    std::uint64_t last = 0;
+    bool verified = false;
+    std::uint64_t chunks = 0;
+    options.progress = [&](std::uint64_t bytes) {
+      if (bytes < last) verified = true;
+      last = bytes;
+      if (!verified || ++chunks != 514) return;
+      if (thrown) throw std::bad_alloc();
+      source.error = ErrorCode::kNoMemory;
+      source.reads_left = 0;
+    };
+    if (thrown) {
+      EXPECT_THROW((void)import_pack_set(*to, source, options), std::bad_alloc);
+    } else {
+      EXPECT_EQ(verdict(import_pack_set(*to, source, options)).substr(0, 27), "no_memory:the device failed");
+    }
+    EXPECT_EQ(status(*to)->manifests, 0u);
+    EXPECT_EQ(status(*to)->active_uploads, 1u);
+    SetSource again(set);
+    const auto imported = import_pack_set(*to, again);
+    ASSERT_EQ(verdict(imported), "ok");
+    EXPECT_EQ(imported->resumed_records, 256u);
+    EXPECT_EQ(status(*to)->active_uploads, 0u);
+    expect_sound(*to);
+    expect_no_orphans(*to);
+  }
 }
 
 TEST_F(StoreTransfer, AFailingSourceChangesNothingThatCanBeFound) {
