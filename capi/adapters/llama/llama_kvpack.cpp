@@ -36,10 +36,14 @@ Status check_logits(const Sequences& sequences, const void* logits, std::uint64_
   return success();
 }
 
-void tell_refusal(const Sequences& sequences, const char* what, const Error& error) {
+/// The refusal is what counts, and what it says of the sequence: without memory it goes untold.
+void tell_refusal(const Sequences& sequences, const char* what, const Error& error) noexcept {
   const char* category = kvpack_status_name(static_cast<kvpack_status>(error.code));
-  sequences.tell(KVPACK_LOG_WARNING, std::string(what) + " refused: " +
-                                         (category == nullptr ? "" : category) + ": " + error.message);
+  try {
+    sequences.tell(KVPACK_LOG_WARNING, std::string(what) + " refused: " +
+                                           (category == nullptr ? "" : category) + ": " + error.message);
+  } catch (...) {
+  }
 }
 
 }  // namespace
@@ -82,10 +86,10 @@ kvpack_status llama_kvpack_save(llama_kvpack* handle, struct llama_context* ctx,
     KVPACK_TRY_ASSIGN(const auto list, read_tokens(tokens, n_tokens));
     KVPACK_TRY(check_logits(sequences, known.logits, known.logits_count));
     KVPACK_TRY_ASSIGN(const Place place, check_place(sequences, ctx, seq_id));
-    const auto saved = save_sequence(sequences, place, list, known);
+    auto saved = save_sequence(sequences, place, list, known);
     if (!saved.has_value()) {
       tell_refusal(sequences, "save", saved.error());
-      return Error(saved.error());
+      return std::move(saved.error());
     }
     output.fill(*saved);
     return success();
@@ -111,10 +115,10 @@ kvpack_status llama_kvpack_restore_deepest(llama_kvpack* handle, struct llama_co
     if (sequences.has_logits && known.logits == nullptr)
       return bad_argument("logits", "is NULL: the handle was opened with_logits");
     KVPACK_TRY_ASSIGN(const Place place, check_place(sequences, ctx, seq_id));
-    const auto restored = restore_sequence(sequences, place, list, known);
+    auto restored = restore_sequence(sequences, place, list, known);
     if (!restored.has_value()) {
       tell_refusal(sequences, "restore", restored.error());
-      return Error(restored.error());
+      return std::move(restored.error());
     }
     *reusable_tokens = restored->reusable_tokens;
     output.fill(*restored);

@@ -203,7 +203,7 @@ LLAMA_KVPACK_API kvpack_status llama_kvpack_save(llama_kvpack* handle, struct ll
  * what was verified, since an empty context is not of the declared parameters, or there is no room left among
  * the cells that sequences share (kv_unified), or it does not hold what it was given: the engine was given
  * back what the sequence held before; where it does not take that either, the sequence is empty
- * (llama_memory_seq_pos_max says which); as kvpack_cache_restore.
+ * (llama_memory_seq_pos_max says which); INTERNAL the engine gives no state; as kvpack_cache_restore.
  */
 LLAMA_KVPACK_API kvpack_status llama_kvpack_restore_deepest(llama_kvpack* handle, struct llama_context* ctx,
                                                             llama_seq_id seq_id, const llama_token* tokens,
