@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kvpack/crypto/sha256.h"
 #include "llama/file_digests.h"
 #include "support/temp_directory.h"
 
@@ -166,6 +167,35 @@ TEST_F(LlamaFileDigests, WhereNothingCanBeWrittenNothingIsStored) {
   ASSERT_FALSE(stored.has_value());
   EXPECT_EQ(stored.error().code, ErrorCode::kNotFound);
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
+TEST_F(LlamaFileDigests, AnOpenFileIsHashedWhateverItsPathComesToMean) {
+  using llama_adapter::StampedFile;
+  const std::string first = folder_.path("first"), second = folder_.path("second"),
+                    link = folder_.path("link");
+  std::ofstream(first) << "abc";
+  std::ofstream(second) << "xyz";
+  std::filesystem::create_symlink(first, link);
+  const auto file = StampedFile::open(link);
+  ASSERT_TRUE(file.has_value());
+  EXPECT_EQ(*file->stamp(), *stamp_of(first));
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(second, link);
+  std::vector<std::uint64_t> told;
+  const auto digest = file->sha256([&](std::uint64_t done_bytes, std::uint64_t size_bytes) -> Status {
+    told.insert(told.end(), {done_bytes, size_bytes});
+    return success();
+  });
+  ASSERT_TRUE(digest.has_value());
+  EXPECT_EQ(*digest, sha256(byte_view("abc")));
+  EXPECT_EQ(told, (std::vector<std::uint64_t>{3, 3}));
+  EXPECT_EQ(*file->stamp(), *stamp_of(first));
+
+  const auto stopped = file->sha256(
+      [](std::uint64_t, std::uint64_t) -> Status { return fail(ErrorCode::kCancelled, "stop"); });
+  EXPECT_EQ(stopped.error().verdict(), "cancelled:stop");
+  EXPECT_EQ(StampedFile::open(folder_.path("none")).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(StampedFile::open(folder_.path()).error().verdict(), "io:not a regular file: " + folder_.path());
 }
 
 }  // namespace

@@ -11,12 +11,15 @@
 #include <cstring>
 #include <memory>
 
+#include "kvpack/crypto/sha256.h"
+
 namespace kvpack::llama_adapter {
 
 namespace {
 
 constexpr std::string_view kFirstLine = "kvpack llama digests 1\n";
 constexpr std::size_t kMaxFileBytes = 65'536;
+constexpr std::size_t kPieceBytes = 1'048'576;
 
 Error io_error(const std::string& what, int code) {
   return fail(code == ENOENT || code == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo,
@@ -112,6 +115,45 @@ Result<FileStamp> stamp_of(const std::string& path) {
   if (::stat(path.c_str(), &facts) != 0) return io_error(path, errno);
   if (!S_ISREG(facts.st_mode)) return fail(ErrorCode::kIo, "not a regular file: " + path);
   return stamp_from(facts);
+}
+
+Result<StampedFile> StampedFile::open(const std::string& path) {
+  // Before it is opened: a pipe would wait, a device might do something.
+  KVPACK_TRY(stamp_of(path));
+  StampedFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path);
+  if (file.number_ < 0) return io_error(path, errno);
+  KVPACK_TRY(file.stamp());
+  return file;
+}
+
+StampedFile::StampedFile(StampedFile&& other) noexcept
+    : number_(std::exchange(other.number_, -1)), path_(std::move(other.path_)) {}
+
+StampedFile::~StampedFile() {
+  if (number_ >= 0) ::close(number_);
+}
+
+Result<FileStamp> StampedFile::stamp() const {
+  struct stat facts {};
+  if (::fstat(number_, &facts) != 0) return io_error(path_, errno);
+  if (!S_ISREG(facts.st_mode)) return fail(ErrorCode::kIo, "not a regular file: " + path_);
+  return stamp_from(facts);
+}
+
+Result<Digest> StampedFile::sha256(const Progress& progress) const {
+  KVPACK_TRY_ASSIGN(const FileStamp begun, stamp());
+  Bytes piece(kPieceBytes);
+  Sha256 hash;
+  for (std::uint64_t done = 0; done < begun.size_bytes;) {
+    const ssize_t got = ::pread(number_, piece.data(), piece.size(), static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return io_error(path_, errno);
+    if (got == 0) return fail(ErrorCode::kIo, "file changed while it was read: " + path_);
+    hash.update(ByteSpan(piece).first(static_cast<std::size_t>(got)));
+    done += static_cast<std::uint64_t>(got);
+    KVPACK_TRY(progress(done, begun.size_bytes));
+  }
+  return hash.finish();
 }
 
 std::int64_t file_clock_ns() {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,30 @@ struct FileStamp {
 
 /// Follows links. @error kNotFound, kIo; kIo `not a regular file: {path}`
 Result<FileStamp> stamp_of(const std::string& path);
+
+/// A file that is open: stamp and content are of one and the same, whatever its path comes to mean meanwhile.
+class StampedFile {
+ public:
+  /// After each piece: how many bytes are read. What fails ends it.
+  using Progress = std::function<Status(std::uint64_t done_bytes, std::uint64_t size_bytes)>;
+
+  /// Follows links. @error as stamp_of
+  static Result<StampedFile> open(const std::string& path);
+  StampedFile(StampedFile&& other) noexcept;
+  StampedFile(const StampedFile&) = delete;
+  StampedFile& operator=(const StampedFile&) = delete;
+  ~StampedFile();
+
+  /// As it is now. @error kIo
+  Result<FileStamp> stamp() const;
+  /// SHA-256 of all of it. @error kIo, also where it is shorter than its stamp says; as `progress`
+  Result<Digest> sha256(const Progress& progress) const;
+
+ private:
+  StampedFile(int number, std::string path) : number_(number), path_(std::move(path)) {}
+  int number_;
+  std::string path_;
+};
 
 /// Nanoseconds since 1970 of the clock by which files are stamped.
 std::int64_t file_clock_ns();

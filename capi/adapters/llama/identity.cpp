@@ -117,17 +117,20 @@ Result<kvpack_id> digest_of_bytes(ByteSpan bytes) {
 
 Result<Digest> digest_file(const char* path, const llama_kvpack_options& options, FileDigests& digests,
                            bool& changed) {
-  KVPACK_TRY_ASSIGN(const FileStamp before, stamp_of(path));
+  KVPACK_TRY_ASSIGN(const StampedFile file, StampedFile::open(path));
+  KVPACK_TRY_ASSIGN(const FileStamp before, file.stamp());
   if (const Digest* known = digests.find(before)) return *known;
+  if (before.size_bytes == 0)
+    return fail(ErrorCode::kExpectation, "identity factor must be a resolved value");
   const std::int64_t now = file_clock_ns();
-  kvpack_id id{};
-  KVPACK_TRY(run([&](kvpack_error** error) {
-    return kvpack_factor_digest_file(&id, path, options.progress, options.progress_user, error);
-  }));
-  KVPACK_TRY_ASSIGN(const FileStamp after, stamp_of(path));
+  KVPACK_TRY_ASSIGN(
+      const Digest digest, file.sha256([&](std::uint64_t done_bytes, std::uint64_t size_bytes) -> Status {
+        if (options.progress == nullptr) return success();
+        return capi::run_callback(
+            "progress", [&] { return options.progress(options.progress_user, done_bytes, size_bytes); });
+      }));
+  KVPACK_TRY_ASSIGN(const FileStamp after, file.stamp());
   if (before != after) return fail(ErrorCode::kIo, "file changed while it was read: " + std::string(path));
-  Digest digest{};
-  copy_bytes(id.bytes, digest);
   changed = digests.add(before, digest, now) || changed;
   return digest;
 }
