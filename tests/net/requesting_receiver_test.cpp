@@ -222,6 +222,7 @@ TEST_F(RequestingReceiverTest, LateTelemetryIsAbsentAndUndoesNothing) {
   jobs_.job = [&](const ControlRequest& asked_for, const std::stop_token& stop) {
     auto sent = send_segments(asked_for, stop);
     fetched_already.pass();
+    wait_for_stop(stop);  // The receiver's leaving has been seen.
     return sent;
   };
   start_both();
