@@ -1,4 +1,4 @@
-/// A hash that a thread of its own goes on with, while the caller does something else with the same bytes.
+/// Hashes that a thread of its own goes on with, while the caller does something else with the same bytes.
 /// docs/architecture.md §Kernels
 #pragma once
 
@@ -15,8 +15,10 @@ namespace kvpack::handoff {
 class AsideHash {
  public:
   /// @param kernels  must outlive this
+  /// @param both     also keep a digest that finish_part() ends, in the same pass over the bytes
   /// @throw std::system_error  the system gives no more threads
-  explicit AsideHash(const Sha256Kernels& kernels) : hash_(kernels), thread_([this] { run(); }) {}
+  AsideHash(const Sha256Kernels& kernels, bool both)
+      : both_(both), part_(kernels), all_(kernels), thread_([this] { run(); }) {}
   AsideHash(const AsideHash&) = delete;
   AsideHash& operator=(const AsideHash&) = delete;
   ~AsideHash() {
@@ -34,11 +36,17 @@ class AsideHash {
          taken = taken_.load(std::memory_order_acquire))
       taken_.wait(taken, std::memory_order_acquire);
   }
+  /// The digest of what has come since the last one, where both are kept.
+  Digest32 finish_part() {
+    catch_up();
+    kvpack::detail::require(both_ && !failed_);
+    return part_.finish();
+  }
   /// The digest of everything. Nothing may follow.
   Digest32 finish() {
     catch_up();
     kvpack::detail::require(!failed_);
-    return hash_.finish();
+    return all_.finish();
   }
 
  private:
@@ -59,7 +67,11 @@ class AsideHash {
       const ByteSpan bytes = places_[taken % kPlaces];
       if (bytes.empty()) return;
       try {
-        hash_.update(bytes);
+        if (both_) {
+          advance_same(part_, all_, bytes);
+        } else {
+          all_.update(bytes);
+        }
       } catch (...) {
         failed_ = true;  // told by finish()
       }
@@ -68,7 +80,9 @@ class AsideHash {
     }
   }
 
-  Sha256Lane hash_;  ///< Of the thread's until it has caught up.
+  const bool both_;
+  Sha256Lane part_;  ///< This and the next are the thread's until it has caught up.
+  Sha256Lane all_;
   bool failed_ = false;
   std::array<ByteSpan, kPlaces> places_{};
   std::uint32_t given_ = 0;  ///< The caller's count of what it has pushed.

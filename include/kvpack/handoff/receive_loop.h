@@ -49,8 +49,8 @@ struct ReceivePolicy {
   bool recorded = false;
   FrameLimits frame_limits;
   const Sha256Kernels* sha256 = &kOpensslSha256;  ///< Hash the payload. Outlive the loop; change no verdict.
-  /// From 2 on the running digest of the payload has a thread of its own: for transfers that come faster than
-  /// one thread hashes. Changes no verdict.
+  /// From 2 on the payload is hashed on a thread of its own, or its running digest is (PayloadHasher): for
+  /// transfers that come faster than one thread hashes and copies. Changes no verdict.
   unsigned threads = 1;
   SpanSchedule schedule;  ///< Without one every delta is refused, unless schedule_optional says otherwise.
   /// Without a schedule, a delta that no request has armed is judged by its cut alone. For verifiers of

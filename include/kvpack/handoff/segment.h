@@ -112,17 +112,20 @@ class SegmentRules {
   RangeSet ranges_;
 };
 
-/// The digest of one payload and the running digest of all payloads, advanced in one pass over the bytes, or
-/// each on a thread of its own.
+/// The digest of one payload and the running digest of all payloads: in one pass over the bytes, which a
+/// second thread can make while the caller copies the next ones; or, with kernels that gain nothing by one
+/// pass, each on a thread of its own.
 class PayloadHasher {
  public:
   /// @param kernels  must outlive this; see crypto/sha256_machine.h
-  /// @param threads  from 2 on the running digest has one of its own, where the system gives it
+  /// @param threads  from 2 on there is one for the running digest, where the system gives it
   explicit PayloadHasher(const Sha256Kernels& kernels = kOpensslSha256, unsigned threads = 1)
-      : segment_(pair_kernels(kernels)), all_(pair_kernels(kernels)) {
+      : segment_(pair_kernels(kernels)),
+        all_(pair_kernels(kernels)),
+        both_aside_(threads > 1 && kernels.pairs) {
     if (threads < 2) return;
     try {
-      aside_ = std::make_unique<AsideHash>(pair_kernels(kernels));
+      aside_ = std::make_unique<AsideHash>(pair_kernels(kernels), both_aside_);
     } catch (const std::system_error&) {
       aside_.reset();
     }
@@ -132,7 +135,7 @@ class PayloadHasher {
   void update(ByteSpan bytes) {
     if (aside_ == nullptr) return advance_same(segment_, all_, bytes);
     offer(bytes);
-    segment_.update(bytes);
+    if (!both_aside_) segment_.update(bytes);
   }
   /// Lets go of the bytes of an incomplete payload.
   void release() noexcept {
@@ -143,7 +146,7 @@ class PayloadHasher {
   /// The digest of the payload that ends here; the next update begins another one.
   Digest32 finish_segment() {
     release();
-    return segment_.finish();
+    return aside_ != nullptr && both_aside_ ? aside_->finish_part() : segment_.finish();
   }
   /// The digest of all payloads. Nothing may follow.
   Digest32 finish_all() {
@@ -166,8 +169,9 @@ class PayloadHasher {
     if (offered_.size() >= kOfferBytes) aside_->update(std::exchange(offered_, {}));
   }
 
-  Sha256Lane segment_;
-  Sha256Lane all_;  ///< Not used where the running digest has a thread.
+  Sha256Lane segment_;  ///< Not used where the other thread keeps both.
+  Sha256Lane all_;      ///< Not used where the running digest has a thread.
+  bool both_aside_;
   std::unique_ptr<AsideHash> aside_{};
   ByteSpan offered_{};  ///< Not handed to the other thread yet.
 };
