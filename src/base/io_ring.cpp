@@ -108,9 +108,9 @@ int probe_io_ring() {
 FileIoChoice choose_file_io(const char* wish, int (*probe)()) {
   if (wish != nullptr && std::string_view(wish) == "plain") return {FileIo::kPlain, "KVPACK_IO=plain"};
   const int error_number = probe();
-  const bool cached = wish != nullptr && std::string_view(wish) == "cached";
-  if (error_number == 0 && cached) return {FileIo::kCached, "KVPACK_IO=cached"};
-  if (error_number == 0) return {FileIo::kDirect, "io_uring"};
+  const bool direct = wish != nullptr && std::string_view(wish) == "direct";
+  if (error_number == 0 && direct) return {FileIo::kDirect, "KVPACK_IO=direct"};
+  if (error_number == 0) return {FileIo::kCached, "io_uring"};
   return {FileIo::kPlain, "io_uring: " + std::generic_category().message(error_number)};
 }
 

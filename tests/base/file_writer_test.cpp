@@ -677,25 +677,25 @@ TEST(FileWriter, WritesEveryPageWithTheQueueOrWithoutIt) {
 
 // -------------------------------------------------------------------------------------------- the choice
 
-TEST(FileIo, IsDirectUnlessItIsRefusedOrNotWanted) {
+TEST(FileIo, IsQueuedUnlessItIsRefusedOrNotWanted) {
   const auto given = [] { return 0; };
   const auto forbidden = [] { return EPERM; };
   const auto absent = [] { return ENOSYS; };
-  for (const char* const wish : {static_cast<const char*>(nullptr), "", "uring", "something"}) {
-    EXPECT_EQ(choose_file_io(wish, given).io, FileIo::kDirect);
+  for (const char* const wish : {static_cast<const char*>(nullptr), "", "cached", "something"}) {
+    EXPECT_EQ(choose_file_io(wish, given).io, FileIo::kCached);
     EXPECT_EQ(choose_file_io(wish, forbidden).io, FileIo::kPlain);
     EXPECT_EQ(choose_file_io(wish, forbidden).reason, "io_uring: Operation not permitted");
     EXPECT_EQ(choose_file_io(wish, absent).reason, "io_uring: Function not implemented");
   }
-  EXPECT_EQ(choose_file_io("cached", given).io, FileIo::kCached);
-  EXPECT_EQ(choose_file_io("cached", forbidden).io, FileIo::kPlain);
+  EXPECT_EQ(choose_file_io("direct", given).io, FileIo::kDirect);
+  EXPECT_EQ(choose_file_io("direct", forbidden).io, FileIo::kPlain);
   EXPECT_EQ(choose_file_io("plain", given).io, FileIo::kPlain);
   EXPECT_EQ(choose_file_io("plain", given).reason, "KVPACK_IO=plain");
 }
 
 TEST(FileIo, OfThisMachineIsWhatItsKernelGives) {
   if (::getenv("KVPACK_IO") != nullptr) GTEST_SKIP() << "KVPACK_IO is set";
-  EXPECT_EQ(machine_file_io().io, has_ring() ? FileIo::kDirect : FileIo::kPlain);
+  EXPECT_EQ(machine_file_io().io, has_ring() ? FileIo::kCached : FileIo::kPlain);
   TempDirectory temp;
   const auto queue_of = [&](SystemCalls calls, std::optional<FileIo> io) {
     return (*SystemFileSystem(calls, io).open_directory(temp.path(), Links::kRefuse))->make_queue();

@@ -217,8 +217,8 @@ struct FileIoChoice {
   std::string reason{};
 };
 
-/// How this process writes files, chosen at first use: directly, unless the environment variable KVPACK_IO
-/// says `cached` or `plain`. Where the library was built without liburing, or the kernel forbids io_uring, as
+/// How this process writes files, chosen at first use: cached, unless the environment variable KVPACK_IO
+/// says `direct` or `plain`. Where the library was built without liburing, or the kernel forbids io_uring, as
 /// in many containers, everything is plain. The variable is not read by a program with more rights than who
 /// started it. docs/operations.md §Writing files
 const FileIoChoice& machine_file_io();
