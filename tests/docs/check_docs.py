@@ -22,7 +22,7 @@ TEXT_SOURCES = ["include/kvpack/core", "include/kvpack/base/publish.h", "src/bas
 DOC_PATH = re.compile(r"(?<![\w/.-])docs/[A-Za-z0-9_./-]*[A-Za-z0-9_]")
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
-MARKER = re.compile(r"<!-- (\S+/\S+\.(?:c|cpp|h)) -->")
+MARKER = re.compile(r"<!-- (\S+/\S+\.(?:c|cpp|h|py)) -->")
 EMBED = re.compile(r"<!-- (\S+) -->\n+```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 REPOSITORY_PATH = re.compile(r"`((?:docs|conformance|include|src|tests|capi|third_party|build)/[A-Za-z0-9_./-]+)`")
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"(?:\s*"((?:[^"\\\n]|\\.)*)")*')
@@ -266,7 +266,7 @@ def self_test():
         for name, text in {
             "docs/format/a.md": "# A\n\n## One\n\nSee [b](b.md), [a](a.md) §Two, §Three. `graph: \"a gone text\"`\n"
                                 "`bounds: \"a new text\"`\n\n" + "ab" * 32 + "\n",
-            "docs/format/c.md": "<!-- code.cpp -->\n```cpp\nint a;\n```\n",
+            "docs/format/c.md": "<!-- code.cpp -->\n```cpp\nint a;\n```\n\n<!-- docs/bare.py -->\nprint(1)\n",
             "include/kvpack/core/x.h": "/// docs/format/a.md §One. docs/format/a.md\n/// §Nowhere\n"
                                        'fail(ErrorCode::kBadMagic, "a new text");\nfail("an unwritten text");\n',
             "include/kvpack/core/y.h": "/// docs/format/gone.md\n",
@@ -280,7 +280,7 @@ def self_test():
             problems = []
             check(documents, problems)
             seen[name] = len(problems)
-        return seen == {"references": 2, "links": 3, "texts": 1, "quotes": 2, "answers": 1, "examples": 1}, seen
+        return seen == {"references": 2, "links": 3, "texts": 1, "quotes": 2, "answers": 1, "examples": 2}, seen
 
 
 def main():
