@@ -38,6 +38,11 @@ def timed(action, *arguments):
     return own if isinstance(own, float) else time.perf_counter() - started
 
 
+def prepared(tool, folder):
+    """An empty folder, as the tool wants it before a first save."""
+    tool.prepare(fresh(folder))
+
+
 def size_of(folder):
     return sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*") if file.is_file())
 
@@ -95,6 +100,8 @@ def truncate(file):
 def measure(tool, folder, figures):
     """One round of one tool."""
     fresh(folder)
+    if type(tool).prepare is not keepers.Tool.prepare:
+        figures["prepare"].append(timed(tool.prepare, folder))
     took = timed(tool.save, folder)
     figures["save"].append(took)
     figures["durable"].append(took + timed(keepers.sync, folder))
@@ -111,7 +118,7 @@ def kill_saves(tool, folder, seconds, times, kept):
     """Kills a second save over the first at different moments: what is left of the first, and of the second."""
     seen = []
     for at in range(1, times + 1):
-        fresh(folder)
+        prepared(tool, folder)
         tool.save(folder)
         pause = seconds * at / (times + 1)
         if hasattr(tool, "save_and_kill"):
@@ -179,11 +186,13 @@ def rate(data, seconds):
 
 def tables(results, data):
     """Figures, behaviour, and what each claims, as lines of Markdown."""
-    lines = ["| | bytes on disk | save | save, then made durable | restore | to be sure, besides |",
-             "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    lines = ["| | bytes on disk | made ready once, s | save | save, then made durable | restore | to be sure, besides |",
+             "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for tool in results:
-        lines.append("| %s | %.4f | %s | %s | %s | %s |" % (
-            tool["name"], tool["bytes"] / data.bytes, *(rate(data, tool[each]) for each in ("save", "durable", "restore")),
+        lines.append("| %s | %.4f | %s | %s | %s | %s | %s |" % (
+            tool["name"], tool["bytes"] / data.bytes,
+            "%.2f" % statistics.median(tool["prepare"]) if tool["prepare"] else "",
+            *(rate(data, tool[each]) for each in ("save", "durable", "restore")),
             rate(data, tool["proof"]) or ("included" if "kvpack" in tool["name"] else "no such thing")))
     lines += ["", "| | one bit flipped | 4 KiB cut off | asked for under another model | a second save killed |",
               "| --- | --- | --- | --- | --- |"]
@@ -240,21 +249,21 @@ def main():
             json.dumps({"machine": machine, "tools": results, "missing": missing}, indent=1))
     if arguments.write:
         write_into(DOCUMENTS[0], "figures", [machine + ". Rates in MB/s of payload, median (least to most).", ""] + lines)
-        write_into(DOCUMENTS[1], "figures", summary(results))
+        write_into(DOCUMENTS[1], "figures", [machine + ".", ""] + summary(results, data))
     return 0
 
 
-def summary(results):
-    """What the README shows: how long in terms of kvpack's own time, and what is noticed."""
+def summary(results, data):
+    """What the README shows: bytes on disk for one of payload, times in those of kvpack, and what is noticed."""
     own = next(tool for tool in results if tool["name"] == "kvpack")
-    lines = ["| | save, durable | restore, checked | flipped bit | truncated | another model | save killed |",
-             "| --- | ---: | ---: | --- | --- | --- | --- |"]
+    lines = ["| | bytes on disk | save, durable | restore, checked | flipped bit | truncated | another model | save killed |",
+             "| --- | ---: | ---: | ---: | --- | --- | --- | --- |"]
     for tool in results:
         if tool["name"] not in ("kvpack", "llama.cpp session file", "safetensors", "LMCache local disk"):
             continue
         times = [statistics.median(tool[each]) / statistics.median(own[each]) for each in ("durable", "restore")]
-        lines.append("| %s | %.2f x | %.2f x%s | %s | %s | %s | %s |" % (
-            tool["name"], *times, "" if tool is own else ", nothing checked", tool["flipped"], tool["truncated"],
+        lines.append("| %s | %.4f | %.2f x | %.2f x%s | %s | %s | %s | %s |" % (
+            tool["name"], tool["bytes"] / data.bytes, *times, "" if tool is own else ", nothing checked", tool["flipped"], tool["truncated"],
             tool["other model"], tool["killed"]))
     return lines
 
@@ -298,8 +307,8 @@ def compare(arguments, base, peers):
     for tool in file_tools:
         tool.source = laid_out
 
-    results = [{"name": tool.name, "proves": tool.proves, "silent about": tool.silent_about, "note": tool.note, "save": [],
-                "durable": [], "restore": [], "proof": []} for tool in tools]
+    results = [{"name": tool.name, "proves": tool.proves, "silent about": tool.silent_about, "note": tool.note, "prepare": [],
+                "save": [], "durable": [], "restore": [], "proof": []} for tool in tools]
     folder = str(base / "work")
     for turn in range(arguments.rounds):
         for step in range(len(tools)):
@@ -310,7 +319,7 @@ def compare(arguments, base, peers):
     for tool, result in zip(tools, results):
         say("damage: %s" % tool.name)
         for name, harm in (("flipped", flip_bit), ("truncated", truncate)):
-            fresh(folder)
+            prepared(tool, folder)
             tool.save(folder)
             file = tool.payload_file(folder)
             os.chmod(file, 0o600)
@@ -319,7 +328,7 @@ def compare(arguments, base, peers):
         if isinstance(tool, keepers.FileTool):
             result["other model"] = "keeps no such thing"
         else:
-            fresh(folder)
+            prepared(tool, folder)
             tool.save(folder)
             seen = verdict(tool, folder, other_model=True)
             result["other model"] = seen if seen in ("refused", "not found") else "accepted"

@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 sys.dont_write_bytecode = True
@@ -35,6 +36,18 @@ class Comparison(unittest.TestCase):
             self.assertEqual("accepted", found["llama.cpp session file"]["flipped"])
             self.assertEqual("accepted", found["llama.cpp session file"]["other model"])
         self.assertIn("| kvpack |", done.stdout)
+
+    def test_shows_what_is_done_once_apart_and_sizes_everywhere(self):
+        tool = {"name": "kvpack", "bytes": 150, "prepare": [], "save": [1.0], "durable": [2.0], "restore": [0.5], "proof": [],
+                "flipped": "a", "truncated": "b", "other model": "c", "killed": "d", "proves": "", "silent about": "", "note": ""}
+        backup = dict(tool, name="restic", prepare=[3.0, 1.0, 2.0])
+        data = types.SimpleNamespace(bytes=100)
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in compare.tables([tool, backup], data)[:4]]
+        made_ready = rows[0].index("made ready once, s")
+        self.assertEqual(["", "2.00"], [row[made_ready] for row in rows[2:]])
+        shown = compare.summary([tool, backup], data)
+        self.assertEqual(3, len(shown), "the README shows no tools for backups")
+        self.assertEqual(["kvpack", "1.5000", "1.00 x"], [cell.strip() for cell in shown[2].split("|")[1:4]])
 
     def test_renews_what_stands_between_markers_and_nothing_else(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -45,6 +45,9 @@ class Tool:
     def __init__(self, data):
         self.data = data
 
+    def prepare(self, folder):
+        """What is done once, before the first save: measured apart from it."""
+
     def save(self, folder):
         raise NotImplementedError
 
@@ -337,10 +340,11 @@ class Restic(FileTool):
         return dict(os.environ, RESTIC_PASSWORD="compare", RESTIC_CACHE_DIR=folder + ".restic",
                     RESTIC_REPOSITORY=str(pathlib.Path(folder) / "repository"))
 
+    def prepare(self, folder):
+        self._run(["restic", "init", "--repository-version", "2"], env=self._environment(folder))
+
     def save(self, folder):
-        environment = self._environment(folder)
-        self._run(["restic", "init", "--repository-version", "2"], env=environment)
-        self._run(["restic", "backup", "--compression", "off", "."], cwd=self.source, env=environment)
+        self._run(["restic", "backup", "--compression", "off", "."], cwd=self.source, env=self._environment(folder))
 
     def _restore_into(self, folder, target):
         self._run(["restic", "restore", "latest", "--target", str(target), "--verify"], env=self._environment(folder))
@@ -359,10 +363,11 @@ class Borg(FileTool):
         return dict(os.environ, BORG_PASSPHRASE="compare", BORG_BASE_DIR=folder + ".borg",
                     BORG_REPO=str(pathlib.Path(folder) / "repository"))
 
+    def prepare(self, folder):
+        self._run(["borg", "init", "-e", "authenticated"], env=self._environment(folder))
+
     def save(self, folder):
-        environment = self._environment(folder)
-        self._run(["borg", "init", "-e", "authenticated"], env=environment)
-        self._run(["borg", "create", "--compression", "none", "::a", "."], cwd=self.source, env=environment)
+        self._run(["borg", "create", "--compression", "none", "::a", "."], cwd=self.source, env=self._environment(folder))
 
     def _restore_into(self, folder, target):
         self._run(["borg", "extract", "::a"], cwd=target, env=self._environment(folder))
