@@ -117,8 +117,10 @@ void compress_sixteen(kvsha256_blocks* sixteen, std::span<Lane> lanes) {
 void compress_some(const BlockFunctions& set, std::span<Lane> lanes) {
   if (set.sixteen != nullptr && lanes.size() >= set.sixteen_from)
     return compress_sixteen(set.sixteen, lanes.first(std::min(lanes.size(), kMaxSha256Lanes)));
-  // Four lanes want more registers than there are: three are faster, and four only faster than three and one.
-  if (set.four != nullptr && lanes.size() == 4) return compress_lanes(set.four, lanes);
+  // Four are fastest, three nearly as fast, and both faster than one or two: these are not left over.
+  const std::size_t over = lanes.size() % 4;
+  if (set.four != nullptr && lanes.size() >= 4 && (over == 0 || over == 3))
+    return compress_lanes(set.four, lanes.first(4));
   if (set.three != nullptr && lanes.size() >= 3) return compress_lanes(set.three, lanes.first(3));
   if (set.two != nullptr && lanes.size() >= 2) return compress_lanes(set.two, lanes.first(2));
   compress_lanes(set.one, lanes.first(1));

@@ -43,19 +43,20 @@ template <int kMessages, int kChains, int kStep>
 KVPACK_INLINE void rounds_from(ShaniState (&states)[kMessages * kChains], __m128i (&w)[kMessages][4]) {
   constexpr int kNow = kStep & 3, kNext = (kStep + 1) & 3, kBefore = (kStep + 3) & 3;
   const __m128i constants = _mm_load_si128(reinterpret_cast<const __m128i*>(kRoundConstants + 4 * kStep));
-  __m128i words[kMessages];
-  for (int m = 0; m < kMessages; ++m) words[m] = _mm_add_epi32(w[m][kNow], constants);
-  for (int s = 0; s < kMessages * kChains; ++s)
-    states[s].cdgh = _mm_sha256rnds2_epu32(states[s].cdgh, states[s].abef, words[s / kChains]);
-  for (int m = 0; m < kMessages; ++m) words[m] = _mm_shuffle_epi32(words[m], 0x0E);
-  for (int s = 0; s < kMessages * kChains; ++s)
-    states[s].abef = _mm_sha256rnds2_epu32(states[s].abef, states[s].cdgh, words[s / kChains]);
+  // Lane after lane, each with its part of the schedule first: the processor looks far enough ahead to mix
+  // them, and the words of all of them at once would want more registers than there are.
   for (int m = 0; m < kMessages; ++m) {
     if constexpr (kStep >= 3 && kStep < 15) {
       const __m128i seven_back = _mm_alignr_epi8(w[m][kNow], w[m][kBefore], 4);
       w[m][kNext] = _mm_sha256msg2_epu32(_mm_add_epi32(w[m][kNext], seven_back), w[m][kNow]);
     }
     if constexpr (kStep >= 1 && kStep < 13) w[m][kBefore] = _mm_sha256msg1_epu32(w[m][kBefore], w[m][kNow]);
+    __m128i words = _mm_add_epi32(w[m][kNow], constants);
+    for (int s = m * kChains; s < (m + 1) * kChains; ++s)
+      states[s].cdgh = _mm_sha256rnds2_epu32(states[s].cdgh, states[s].abef, words);
+    words = _mm_shuffle_epi32(words, 0x0E);
+    for (int s = m * kChains; s < (m + 1) * kChains; ++s)
+      states[s].abef = _mm_sha256rnds2_epu32(states[s].abef, states[s].cdgh, words);
   }
   if constexpr (kStep < 15) rounds_from<kMessages, kChains, kStep + 1>(states, w);
 }
