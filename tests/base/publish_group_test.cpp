@@ -113,14 +113,25 @@ TEST(GroupPublication, OnceAHeadHasItsNameEverythingStays) {
   EXPECT_TRUE(publish(*root).has_value());
 }
 
-/// Without a queue, and with those that do things in one order and another.
-class EveryQueue : public ::testing::TestWithParam<int> {
+struct Queue {
+  const char* name;
+  bool there = true;
+  std::uint32_t seed = 0;
+  bool writes = true;
+};
+
+/// Without a queue, with those that do things in one order and another, and with one for syncs alone.
+class EveryQueue : public ::testing::TestWithParam<Queue> {
  protected:
   static void configure(FakeFileSystem& fs) {
-    fs.support_queue(GetParam() >= 0, static_cast<std::uint32_t>(std::max(0, GetParam())));
+    fs.support_queue(GetParam().there, GetParam().seed, GetParam().writes);
   }
 };
-INSTANTIATE_TEST_SUITE_P(GroupPublication, EveryQueue, ::testing::Values(-1, 0, 7));
+INSTANTIATE_TEST_SUITE_P(GroupPublication, EveryQueue,
+                         ::testing::Values(Queue{.name = "none", .there = false}, Queue{.name = "last_first"},
+                                           Queue{.name = "shuffled", .seed = 7},
+                                           Queue{.name = "syncs_alone", .seed = 7, .writes = false}),
+                         [](const auto& with) { return with.param.name; });
 
 TEST_P(EveryQueue, EveryFailedCallLeavesAllOrNothing) {
   std::size_t failures = 0;

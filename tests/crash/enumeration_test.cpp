@@ -77,8 +77,9 @@ struct Variant {
   bool unnamed_files = true;
   bool exclusive_rename = true;
   bool encrypt = false;
-  // Writes and syncs begin together and happen in an order of their own.
+  // Syncs, and with queue_writes writes too, begin together and happen in an order of their own.
   std::optional<std::uint32_t> queue_seed{};
+  bool queue_writes = true;
   // A rule of the protocol that is switched off: the enumeration must then find states that are wrong.
   std::function<bool(const Operation&)> ignored_syncs{};
   Phase ignored_from = kSaving;  // when that begins
@@ -101,7 +102,7 @@ class Enumeration {
     }
     files_.support_unnamed_files(variant_.unnamed_files);
     files_.support_exclusive_rename(variant_.exclusive_rename);
-    if (variant_.queue_seed) files_.support_queue(true, *variant_.queue_seed);
+    if (variant_.queue_seed) files_.support_queue(true, *variant_.queue_seed, variant_.queue_writes);
   }
 
   void run() {
@@ -285,15 +286,22 @@ TEST_P(EveryCrash, LeavesTheOldGenerationWholeAndTheNewOneWholeOrAbsent) {
   EXPECT_TRUE(e.wrong.empty());
 }
 
-// With a queue, writes and syncs of a batch happen in an order of their own.
+// Where the system has a queue, a store writes through the page cache and queues its syncs, unless it was
+// told to write directly: then it queues both. What happens of a batch happens in an order of its own.
 std::vector<Variant> protocols() {
   std::vector<Variant> all{{.name = "portable_calls", .unnamed_files = false, .exclusive_rename = false},
                            {.name = "unnamed_temporaries"},
+                           {.name = "syncs_queued", .queue_seed = 7, .queue_writes = false},
+                           {.name = "queued", .queue_seed = 0},
                            {.name = "encrypted_queued", .encrypt = true, .queue_seed = 7}};
   if (std::getenv("KVPACK_LONG_TESTS") == nullptr) return all;
   all.push_back({.name = "encrypted", .encrypt = true});
-  all.push_back({.name = "queued", .queue_seed = 0});
+  all.push_back({.name = "encrypted_syncs_queued", .encrypt = true, .queue_seed = 0, .queue_writes = false});
   all.push_back({.name = "named_temporaries_queued", .unnamed_files = false, .queue_seed = 7});
+  all.push_back({.name = "named_temporaries_syncs_queued",
+                 .unnamed_files = false,
+                 .queue_seed = 7,
+                 .queue_writes = false});
   return all;
 }
 
@@ -324,6 +332,10 @@ INSTANTIATE_TEST_SUITE_P(
                               .ignored_syncs = [](const Operation& o) { return o.verb == "sync"; }},
                       Variant{.name = "no_sync_of_files_queued",
                               .queue_seed = 0,
+                              .ignored_syncs = [](const Operation& o) { return o.verb == "sync"; }},
+                      Variant{.name = "no_sync_of_files_syncs_queued",
+                              .queue_seed = 7,
+                              .queue_writes = false,
                               .ignored_syncs = [](const Operation& o) { return o.verb == "sync"; }},
                       Variant{.name = "no_sync_of_target_directories", .ignored_syncs = is_sync_of_shard},
                       Variant{.name = "no_sync_of_removals_before_their_rows_go",

@@ -48,10 +48,12 @@ class FakeFileSystem final : public FileSystem {
   void support_unnamed_files(bool yes) { state_->unnamed_files = yes; }
   void support_exclusive_rename(bool yes) { state_->exclusive_rename = yes; }
   void limit_transfers(std::size_t max_bytes) { state_->max_transfer_bytes = max_bytes; }
-  // A queue for every file, and the order in which it does things: `seed` 0 is the last one first.
-  void support_queue(bool yes, std::uint32_t seed = 0) {
+  // A queue for every file, and the order in which it does things: `seed` 0 is the last one first. Without
+  // `writes` it wants syncs alone, and files are written by plain calls.
+  void support_queue(bool yes, std::uint32_t seed = 0, bool writes = true) {
     state_->queue = yes;
     state_->queue_seed = seed;
+    state_->queue_writes = writes;
   }
   // How many files the queue writes before it refuses to. What is under way then is done all the same.
   void limit_queued_writes(std::size_t count) { state_->queued_writes_left = count; }
@@ -129,6 +131,7 @@ class FakeFileSystem final : public FileSystem {
     next.exclusive_rename = state_->exclusive_rename;
     next.queue = state_->queue;
     next.queue_seed = state_->queue_seed;
+    next.queue_writes = state_->queue_writes;
     next.next_begun = state_->next_begun;
     for (const auto& [number, begun] : state_->under_way) {
       Begun& copy = next.under_way[number] = begun;
@@ -252,6 +255,7 @@ class FakeFileSystem final : public FileSystem {
     std::size_t max_transfer_bytes = std::numeric_limits<std::size_t>::max();
     bool queue = false;
     std::uint32_t queue_seed = 0;
+    bool queue_writes = true;
     std::size_t queued_writes_left = std::numeric_limits<std::size_t>::max();
     std::uint64_t next_begun = 0;
     std::map<std::uint64_t, Begun> under_way;
@@ -597,7 +601,10 @@ class FakeFileSystem final : public FileSystem {
     }
     // Small, so that the small files of tests take several writes.
     Sizes sizes() const override {
-      return {.writes = 3, .write_bytes = kAlignment, .syncs = 4, .least_file_bytes = 1};
+      return {.writes = 3,
+              .write_bytes = kAlignment,
+              .syncs = 4,
+              .least_file_bytes = state_->queue_writes ? 1 : std::numeric_limits<std::size_t>::max()};
     }
     Result<bool> begin_write(File& file, std::uint64_t offset, ByteSpan data, std::uint64_t tag) override {
       const std::scoped_lock lock(state_->mutex);
