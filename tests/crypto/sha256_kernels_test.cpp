@@ -24,6 +24,38 @@ Bytes random_bytes(std::size_t size, std::uint32_t seed) {
   return out;
 }
 
+// So many lanes that together they reach each function of each set: two, three, four, and sixteen of which
+// some idle or none.
+constexpr std::size_t kGroups[] = {2, 3, 4, 11, 16};
+
+// Messages of every length up to 300 bytes at every alignment, all different, and their digests by OpenSSL.
+class Sweep {
+ public:
+  static constexpr std::size_t kMostBytes = 300;
+  static constexpr std::size_t kAlignments = 64;
+
+  static const Sweep& get() {
+    static const Sweep sweep;
+    return sweep;
+  }
+  ByteSpan message(std::size_t offset, std::size_t size) const {
+    return ByteSpan(bytes_).subspan(offset, size);
+  }
+  const Digest32& digest(std::size_t offset, std::size_t size) const {
+    return digests_[offset * (kMostBytes + 1) + size];
+  }
+
+ private:
+  Sweep() {
+    for (std::size_t offset = 0; offset < kAlignments; ++offset)
+      for (std::size_t size = 0; size <= kMostBytes; ++size)
+        digests_.push_back(sha256(message(offset, size)));
+  }
+
+  Bytes bytes_ = random_bytes(kAlignments + kMostBytes, 1);
+  std::vector<Digest32> digests_;
+};
+
 // Every set that this machine can run, one test each.
 class EveryKernels : public testing::TestWithParam<const Sha256Kernels*> {
  protected:
@@ -33,11 +65,21 @@ class EveryKernels : public testing::TestWithParam<const Sha256Kernels*> {
     lane.update(message);
     return lane.finish();
   }
+  std::vector<Digest32> hash_together(std::span<const ByteSpan> messages) {
+    const std::span<Sha256Lane> lanes = room_.start(messages.size());
+    advance_lanes(lanes, messages);
+    std::vector<Digest32> digests;
+    for (Sha256Lane& lane : lanes) digests.push_back(lane.finish());
+    return digests;
+  }
+
+ private:
+  Sha256LaneRoom room_{*GetParam()};
 };
 
 // FIPS 180-4 examples, and the first of the byte-oriented short messages of NIST's validation suite.
-TEST_P(EveryKernels, MatchNistExamples) {
-  const std::pair<std::string, std::string> examples[] = {
+std::vector<std::pair<std::string, std::string>> nist_examples() {
+  return {
       {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
       {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
       {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
@@ -49,23 +91,72 @@ TEST_P(EveryKernels, MatchNistExamples) {
       {"\xd3", "28969cdfa74a12c82f3bad960b0b000aca2ac329deea5c2328ebc6f2ba9802c1"},
       {"\x11\xaf", "5ca7133fa735326081558ac312c620eeca9970d1e70a4b95533d956f072d1f98"},
   };
-  for (const auto& [message, digest] : examples) EXPECT_EQ(to_hex(hash(byte_view(message))), digest);
 }
 
-// The first two results of the Monte Carlo test of NIST's validation suite: 1,000 hashes each.
+TEST_P(EveryKernels, MatchNistExamples) {
+  for (const auto& [message, digest] : nist_examples()) EXPECT_EQ(to_hex(hash(byte_view(message))), digest);
+}
+
+// One example in all lanes, then another in each.
+TEST_P(EveryKernels, MatchNistExamplesInEveryLane) {
+  const auto examples = nist_examples();
+  for (const std::size_t count : kGroups)
+    for (std::size_t first = 0; first < examples.size(); ++first)
+      for (const std::size_t step : {0U, 1U}) {
+        const auto example = [&](std::size_t lane) -> const auto& {
+          return examples[(first + step * lane) % examples.size()];
+        };
+        std::vector<ByteSpan> messages;
+        for (std::size_t i = 0; i < count; ++i) messages.push_back(byte_view(example(i).first));
+        const std::vector<Digest32> digests = hash_together(messages);
+        for (std::size_t i = 0; i < count; ++i)
+          ASSERT_EQ(to_hex(digests[i]), example(i).second) << count << " " << first << " " << i;
+      }
+}
+
+// The seed and the first two results of the Monte Carlo test of NIST's validation suite: from each to the
+// next there are 1,000 hashes of the last three.
+std::array<Digest32, 3> nist_monte_carlo() {
+  std::array<Digest32, 3> results{};
+  EXPECT_TRUE(from_hex("6d1e72ad03ddeb5de891e572e2396f8da015d899ef0e79503152d6010a3fe691", results[0]));
+  EXPECT_TRUE(from_hex("e93c330ae5447738c8aa85d71a6c80f2a58381d05872d26bdd39f1fcd4f2b788", results[1]));
+  EXPECT_TRUE(from_hex("2e78f8c8772ea7c9331d41ed3f9cdf27d8f514a99342ee766ee3b8b0d0b121c0", results[2]));
+  return results;
+}
+
 TEST_P(EveryKernels, MatchNistMonteCarlo) {
-  Digest32 seed{};
-  ASSERT_TRUE(from_hex("6d1e72ad03ddeb5de891e572e2396f8da015d899ef0e79503152d6010a3fe691", seed));
-  for (const char* expected : {"e93c330ae5447738c8aa85d71a6c80f2a58381d05872d26bdd39f1fcd4f2b788",
-                               "2e78f8c8772ea7c9331d41ed3f9cdf27d8f514a99342ee766ee3b8b0d0b121c0"}) {
-    std::array<Digest32, 3> last{seed, seed, seed};
+  const std::array<Digest32, 3> results = nist_monte_carlo();
+  for (std::size_t chain = 0; chain < 2; ++chain) {
+    std::array<Digest32, 3> last{results[chain], results[chain], results[chain]};
     for (int i = 0; i < 1'000; ++i) {
       Sha256Lane lane(kernels());
       for (const Digest32& part : last) lane.update(part);
       last = {last[1], last[2], lane.finish()};
     }
-    seed = last[2];
-    EXPECT_EQ(to_hex(seed), expected);
+    EXPECT_EQ(last[2], results[chain + 1]);
+  }
+}
+
+// Lanes of even number go from the seed to the first result, the others from there to the second.
+TEST_P(EveryKernels, MatchNistMonteCarloInEveryLane) {
+  const std::array<Digest32, 3> results = nist_monte_carlo();
+  for (const std::size_t count : kGroups) {
+    std::vector<Bytes> last(count);
+    std::vector<ByteSpan> messages;
+    for (std::size_t i = 0; i < count; ++i) {
+      for (int part = 0; part < 3; ++part)
+        last[i].insert(last[i].end(), results[i % 2].begin(), results[i % 2].end());
+      messages.push_back(last[i]);
+    }
+    for (int hashed = 0; hashed < 1'000; ++hashed) {
+      const std::vector<Digest32> digests = hash_together(messages);
+      for (std::size_t i = 0; i < count; ++i) {
+        std::copy(last[i].begin() + 32, last[i].end(), last[i].begin());
+        std::ranges::copy(digests[i], last[i].end() - 32);
+      }
+    }
+    for (std::size_t i = 0; i < count; ++i)
+      ASSERT_TRUE(std::ranges::equal(messages[i].last(32), results[i % 2 + 1])) << count << " " << i;
   }
 }
 
@@ -102,12 +193,31 @@ TEST(Sha256Kernels, LanesAreForThoseThatGainByThem) {
 }
 
 TEST_P(EveryKernels, AgreeWithOpensslOnEveryLengthAndAlignment) {
-  const Bytes bytes = random_bytes(364, 1);
-  for (std::size_t offset = 0; offset < 64; ++offset)
-    for (std::size_t size = 0; size <= 300; ++size) {
-      const ByteSpan message = ByteSpan(bytes).subspan(offset, size);
-      ASSERT_EQ(hash(message), sha256(message)) << offset << " " << size;
-    }
+  const Sweep& sweep = Sweep::get();
+  for (std::size_t offset = 0; offset < Sweep::kAlignments; ++offset)
+    for (std::size_t size = 0; size <= Sweep::kMostBytes; ++size)
+      ASSERT_EQ(hash(sweep.message(offset, size)), sweep.digest(offset, size)) << offset << " " << size;
+}
+
+// Each lane meets every length and every alignment, and each pair of them is met by one. Lengths are equal,
+// then different in each lane.
+TEST_P(EveryKernels, AgreeWithOpensslOnEveryLengthAndAlignmentInEveryLane) {
+  const Sweep& sweep = Sweep::get();
+  for (const std::size_t count : kGroups)
+    for (const std::size_t step : {0U, 37U})
+      for (std::size_t size = 0; size <= Sweep::kMostBytes; ++size)
+        for (std::size_t first = 0; first < Sweep::kAlignments; first += count) {
+          const auto offset_of = [&](std::size_t lane) { return (first + lane + size) % Sweep::kAlignments; };
+          const auto size_of = [&](std::size_t lane) {
+            return (size + step * lane) % (Sweep::kMostBytes + 1);
+          };
+          std::vector<ByteSpan> messages;
+          for (std::size_t i = 0; i < count; ++i) messages.push_back(sweep.message(offset_of(i), size_of(i)));
+          const std::vector<Digest32> digests = hash_together(messages);
+          for (std::size_t i = 0; i < count; ++i)
+            ASSERT_EQ(digests[i], sweep.digest(offset_of(i), size_of(i)))
+                << count << " " << i << " " << offset_of(i) << " " << size_of(i);
+        }
 }
 
 TEST_P(EveryKernels, AgreeOnEveryNumberOfLanes) {
@@ -165,6 +275,32 @@ TEST_P(EveryKernels, AgreeOnRandomSplits) {
   }
 }
 
+// Most pieces are longer than a block, so that most lanes have one to give at each step.
+TEST_P(EveryKernels, AgreeOnRandomSplitsInEveryLane) {
+  std::mt19937 random(10);
+  const Bytes bytes = random_bytes(1 << 14, 11);
+  for (const std::size_t count : kGroups)
+    for (int round = 0; round < 30; ++round) {
+      std::vector<Sha256Lane> lanes(count, Sha256Lane(kernels()));
+      std::vector<ByteSpan> rest;
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t offset = 700 * i + random() % 64;
+        rest.push_back(ByteSpan(bytes).subspan(offset, 2'000 + random() % 500));
+      }
+      const std::vector<ByteSpan> messages = rest;
+      while (!std::ranges::all_of(rest, &ByteSpan::empty)) {
+        std::vector<ByteSpan> pieces;
+        for (ByteSpan& left : rest) {
+          pieces.push_back(left.first(std::min<std::size_t>(left.size(), random() % 400)));
+          left = left.subspan(pieces.back().size());
+        }
+        advance_lanes(lanes, pieces);
+      }
+      for (std::size_t i = 0; i < count; ++i)
+        ASSERT_EQ(lanes[i].finish(), sha256(messages[i])) << count << " " << round << " " << i;
+    }
+}
+
 TEST_P(EveryKernels, AdvanceTwoHashesOverTheSameBytesFromAnyTwoPlaces) {
   const Bytes bytes = random_bytes(1'024, 6);
   for (std::size_t before_a = 0; before_a < 64; before_a += 1)
@@ -210,18 +346,18 @@ TEST_P(EveryKernels, BeginAnewAfterFinishAndReset) {
 }
 
 // RFC 4231, cases 1 to 7 but the truncated one.
-TEST_P(EveryKernels, MatchRfc4231) {
-  struct Case {
-    Bytes key;
-    Bytes message;
-    const char* tag;
-  };
+struct HmacCase {
+  Bytes key;
+  Bytes message;
+  const char* tag;
+};
+std::vector<HmacCase> rfc4231_cases() {
   const auto text = [](std::string_view from) {
     return Bytes(byte_view(from).begin(), byte_view(from).end());
   };
   Bytes counting(25);
   for (std::size_t i = 0; i < counting.size(); ++i) counting[i] = static_cast<std::uint8_t>(i + 1);
-  const Case cases[] = {
+  return {
       {Bytes(20, 0x0b), text("Hi There"), "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
       {text("Jefe"), text("what do ya want for nothing?"),
        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"},
@@ -235,12 +371,51 @@ TEST_P(EveryKernels, MatchRfc4231) {
             "be hashed before being used by the HMAC algorithm."),
        "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2"},
   };
-  for (const Case& one : cases) {
+}
+
+TEST_P(EveryKernels, MatchRfc4231) {
+  for (const HmacCase& one : rfc4231_cases()) {
     const HmacLaneKey key(one.key, kernels());
     Sha256Lane inner = key.start();
     inner.update(one.message);
     EXPECT_EQ(to_hex(key.finish(inner)), one.tag);
   }
+}
+
+// In each lane the message is cut at another place.
+TEST_P(EveryKernels, MatchRfc4231InEveryLane) {
+  for (const HmacCase& one : rfc4231_cases()) {
+    const HmacLaneKey key(one.key, kernels());
+    for (const std::size_t count : kGroups) {
+      std::vector<PrefixedMessage> messages;
+      for (std::size_t i = 0; i < count; ++i) {
+        const ByteSpan message = one.message;
+        const std::size_t cut = std::min(5 * i, message.size());
+        messages.push_back({message.first(cut), message.subspan(cut)});
+      }
+      std::vector<Digest32> tags(count);
+      hmac_sha256_each(key, messages, tags);
+      for (const Digest32& tag : tags) EXPECT_EQ(to_hex(tag), one.tag) << count;
+    }
+  }
+}
+
+TEST_P(EveryKernels, TagEveryLengthInEveryLane) {
+  const Sweep& sweep = Sweep::get();
+  const Bytes secret = random_bytes(32, 12);
+  const HmacKey expected(secret);
+  const HmacLaneKey key(secret, kernels());
+  for (const std::size_t count : kGroups)
+    for (std::size_t size = 0; size <= Sweep::kMostBytes; ++size) {
+      std::vector<PrefixedMessage> messages;
+      for (std::size_t i = 0; i < count; ++i)
+        messages.push_back({sweep.message(i, size % 70), sweep.message(i + 1, size)});
+      std::vector<Digest32> tags(count);
+      hmac_sha256_each(key, messages, tags);
+      for (std::size_t i = 0; i < count; ++i)
+        ASSERT_EQ(tags[i], hmac_sha256(expected, {messages[i].prefix, messages[i].body}))
+            << count << " " << size << " " << i;
+    }
 }
 
 TEST_P(EveryKernels, TagManyMessagesAsOneByOne) {
