@@ -44,9 +44,9 @@ namespace {
 
 /// Keys of facts live in the program's text: those that a call has given are found among the known ones.
 std::string_view known_key(std::string_view key) {
-  static constexpr std::string_view kKeys[] = {"object",   "record",     "layer",    "state",    "tokens",
-                                               "field",    "found",      "expected", "argument", "callback",
-                                               "returned", "refused_by", "retry"};
+  static constexpr std::string_view kKeys[] = {
+      "object",   "record",   "layer",    "state",      "tokens", "field", "found", "expected",
+      "argument", "callback", "returned", "refused_by", "retry",  "space", "file",  "phase"};
   for (const std::string_view known : kKeys)
     if (known == key) return known;
   return "object";
@@ -60,8 +60,8 @@ Status status_of(kvpack_status status, kvpack_error* error) {
   const char* message = kvpack_error_message(error);
   Error failure = capi::misuse(status, message == nullptr ? "" : message);
   for (std::uint64_t i = 0; i < kvpack_error_context_count(error); ++i)
-    failure = std::move(failure).with(known_key(kvpack_error_context_key(error, i)),
-                                      kvpack_error_context_value(error, i));
+    failure.context.push_back(
+        {known_key(kvpack_error_context_key(error, i)), kvpack_error_context_value(error, i)});
   return failure;
 }
 
