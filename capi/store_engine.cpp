@@ -186,6 +186,7 @@ Result<EngineInventory> CallbackEngine::inventory() {
   told.struct_size = sizeof(told);
   KVPACK_TRY(run_callback("inventory", [&] { return engine_.inventory(engine_.user, &told); }));
   KVPACK_TRY_ASSIGN(const auto tokens, read_array(told.tokens, told.token_count, "tokens"));
+  if (on_inventory) on_inventory(told.token_count);
   EngineInventory live;
   live.tokens.assign(tokens.begin(), tokens.end());
   KVPACK_TRY_ASSIGN(live.auxiliary, read_auxiliary(told.auxiliary, told.auxiliary_count));

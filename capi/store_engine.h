@@ -1,6 +1,8 @@
 /// The caller's engine behind the C ABI: its planes, its side of a restore, and all of it as an adapter.
 #pragma once
 
+#include <functional>
+
 #include "handles.h"
 #include "kvpack/store/adapter.h"
 
@@ -59,6 +61,9 @@ class CallbackEngine final : public CallbackSink {
   Status synchronize();
   Result<EngineInventory> inventory();
   Status check_restore(const AuthenticatedPlan& plan);
+
+  /// Told of the tokens of each inventory, before any of it is saved.
+  std::function<void(std::uint64_t token_count)> on_inventory{};
 
  private:
   kvpack_engine engine_;

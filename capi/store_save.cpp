@@ -94,8 +94,14 @@ using namespace kvpack;        // NOLINT(google-build-using-namespace)
 using namespace kvpack::capi;  // NOLINT(google-build-using-namespace)
 
 struct kvpack_store_saved final : Handle<handle_tag("KVstsave")> {
-  explicit kvpack_store_saved(const SaveResult& result) {
-    cuts.reserve(result.cuts.size());
+  /// Room for the cuts of a save of that many tokens: what has become durable can no longer fail.
+  void make_room(const SaveRequest& request, std::uint64_t token_count) {
+    std::uint64_t most = 1;
+    if (request.kind == SaveKind::kCutExport)
+      most += token_count / std::max<std::uint64_t>(request.checkpoint_stride_tokens, kPrefixBlockTokens);
+    cuts.reserve(static_cast<std::size_t>(most));
+  }
+  void describe(const SaveResult& result) {
     for (const PublishedCut& cut : result.cuts) cuts.push_back(from_published(cut));
     info.replayed = result.replayed ? 1 : 0;
     info.publication = result.publication;
@@ -124,12 +130,14 @@ void log_published(const Log& log, const SaveResult& result) noexcept {
   });
 }
 
-/// @param work  (Store&) -> Result<SaveResult>
+/// @param work  (Store&, kvpack_store_saved&) -> Result<SaveResult>; makes room before it saves
 template <class Work>
 Status publish(const OpenStore& open, kvpack_store_saved** out, Work&& work) {
-  KVPACK_TRY_ASSIGN(const SaveResult result, open.log.watch("save", work(*open.store)));
+  auto saved = std::make_unique<kvpack_store_saved>();
+  KVPACK_TRY_ASSIGN(const SaveResult result, open.log.watch("save", work(*open.store, *saved)));
   log_published(open.log, result);
-  *out = new kvpack_store_saved(result);
+  saved->describe(result);
+  *out = saved.release();
   return success();
 }
 
@@ -144,8 +152,10 @@ kvpack_status kvpack_store_save(kvpack_store* store, kvpack_store_saved** out,
     KVPACK_TRY_ASSIGN(Save given, read_save(known));
     given.request.states = given.given.states;
     given.request.auxiliary = given.auxiliary;
-    return publish(*store->open, out,
-                   [&](Store& open) { return save(open, given.request, given.given.planes); });
+    return publish(*store->open, out, [&](Store& open, kvpack_store_saved& saved) {
+      saved.make_room(given.request, given.request.tokens.size());
+      return save(open, given.request, given.given.planes);
+    });
   });
 }
 
@@ -160,8 +170,11 @@ kvpack_status kvpack_store_save_from_engine(kvpack_store* store, kvpack_store_sa
     KVPACK_TRY_ASSIGN(const auto how, read_optional_options(options, kSaveOptionsV0, "options"));
     KVPACK_TRY(check_left_to_engine(how));
     KVPACK_TRY_ASSIGN(const SaveRequest request, read_how(how));
-    CallbackEngine source(store->open->keys, known, {});
-    return publish(*store->open, out, [&](Store& open) { return save_from_engine(open, source, request); });
+    return publish(*store->open, out, [&](Store& open, kvpack_store_saved& saved) {
+      CallbackEngine source(store->open->keys, known, {});
+      source.on_inventory = [&](std::uint64_t token_count) { saved.make_room(request, token_count); };
+      return save_from_engine(open, source, request);
+    });
   });
 }
 

@@ -23,7 +23,9 @@ namespace memory = failing_memory;
 constexpr std::uint64_t kTokens = 300;
 constexpr std::uint64_t kMuseTokens = 5;
 /// Calls to be failed of each trial, besides those with memory.
-constexpr long kDefaultPoints = 24;
+constexpr long kDefaultPoints = 16;
+/// And of each trial these: by then something may have been done that cannot be undone any more.
+constexpr long kLastPoints = 8;
 
 bool runs_all() {
   static const bool long_tests = std::getenv("KVPACK_LONG_TESTS") != nullptr;
@@ -123,6 +125,9 @@ void run_trial(const char* name, Trial& trial) {
     fail_at(name, trial, moved, false);
     if (runs_all() || failures % 2 == 0) fail_at(name, trial, moved, true);
   }
+  if (!runs_all())
+    for (long which = std::max(1L, all - kLastPoints + 1); which <= all; ++which, ++failures)
+      fail_at(name, trial, which, which % 2 == 0);
   std::printf("%-16s %5ld allocations, %4ld failed\n", name, all, failures);
 }
 
@@ -416,8 +421,24 @@ class HandoffTrial final : public Trial {
 
 class StoreTrial : public Trial {
  public:
-  StoreTrial() : fixture_(begin_test()), sink_(make_sink(this)) {
+  /// @param by_engine  the calls for engines, instead of those for planes and sinks
+  explicit StoreTrial(bool by_engine = false)
+      : by_engine_(by_engine), fixture_(begin_test()), sink_(make_sink(this)) {
     forget_kept(1);  // The builder of the family.
+    engine_.struct_size = sizeof(engine_);
+    engine_.user = this;
+    engine_.model = fixture_model();
+    engine_.family = fixture_.family;
+    engine_.sink = &sink_;
+    engine_.inventory = [](void* user, kvpack_engine_inventory* out) -> kvpack_status {
+      auto* const trial = static_cast<StoreTrial*>(user);
+      set_planes(&trial->fixture_, kTokens, trial->planes_);
+      out->tokens = trial->fixture_.cache->tokens;
+      out->token_count = kTokens;
+      out->planes = trial->planes_;
+      out->plane_count = STATES;
+      return KVPACK_OK;
+    };
   }
   ~StoreTrial() override {
     drop_handle(kvpack_store_free, fixture_.store);
@@ -428,9 +449,16 @@ class StoreTrial : public Trial {
 
  protected:
   kvpack_status save_cut_of(kvpack_store_saved** out, kvpack_error** error) {
-    kvpack_plane planes[STATES];
-    const kvpack_store_save_options options = save_options(&fixture_, kTokens, planes);
+    if (by_engine_) return kvpack_store_save_from_engine(fixture_.store, out, &engine_, nullptr, error);
+    const kvpack_store_save_options options = save_options(&fixture_, kTokens, planes_);
     return kvpack_store_save(fixture_.store, out, &options, error);
+  }
+  kvpack_status restore_cut(kvpack_store_restored* out, kvpack_error** error) {
+    if (by_engine_)
+      return kvpack_store_restore_into_engine(fixture_.store, out, nullptr, &engine_, fixture_.cache->tokens,
+                                              kTokens, nullptr, 0, nullptr, error);
+    const kvpack_store_query query = query_of(&fixture_, kTokens);
+    return kvpack_store_restore_deepest(fixture_.store, out, nullptr, &query, &sink_, nullptr, error);
   }
   /// What a save has reserved may stay until the next one, or until maintenance.
   void expect_manifests(std::uint64_t manifests) {
@@ -464,14 +492,18 @@ class StoreTrial : public Trial {
     return sink;
   }
 
+  bool by_engine_;
   Fixture fixture_;
   kvpack_restore_sink sink_;
+  kvpack_engine engine_{};
+  kvpack_plane planes_[STATES]{};
   int committed_ = 0;
   int aborted_ = 0;
 };
 
 class StoreSaveTrial final : public StoreTrial {
  public:
+  explicit StoreSaveTrial(bool from_engine) : StoreTrial(from_engine) {}
   kvpack_status attempt(kvpack_error** error) override { return save_cut_of(&saved_, error); }
   ~StoreSaveTrial() override { expect_store_at_rest(0); }
   void expect_nothing() override { expect_manifests(0); }
@@ -490,7 +522,7 @@ class StoreSaveTrial final : public StoreTrial {
 
 class StoreRestoreTrial final : public StoreTrial {
  public:
-  StoreRestoreTrial() {
+  explicit StoreRestoreTrial(bool into_engine) : StoreTrial(into_engine) {
     kvpack_store_saved* saved = nullptr;
     EXPECT_OK(save_cut_of(&saved, &error));
     drop_handle(kvpack_store_saved_free, saved);
@@ -505,8 +537,7 @@ class StoreRestoreTrial final : public StoreTrial {
     STRUCT(kvpack_store_restored, restored);
     KVPACK_TRIAL_TRY(kvpack_store_find_deepest(fixture_.store, &hit, &query, error));
     CHECK(hit.found == 1);
-    KVPACK_TRIAL_TRY(
-        kvpack_store_restore_deepest(fixture_.store, &restored, nullptr, &query, &sink_, nullptr, error));
+    KVPACK_TRIAL_TRY(restore_cut(&restored, error));
     CHECK(restored.restored == 1 && committed_ == 1);
     CHECK(same_planes(fixture_.cache, fixture_.shadow, kTokens));
     return KVPACK_OK;
@@ -538,9 +569,12 @@ class StoreOpenTrial final : public StoreTrial {
 
 // ---- caches in two calls ----
 
+enum class CacheOf { kBlobs, kPlanes };
+
+/// @param opens  the cache is opened, instead of saved into and restored from
 class CacheTrial : public Trial {
  public:
-  explicit CacheTrial(bool opens) : opens_(opens) {
+  CacheTrial(CacheOf form, bool opens) : form_(form), opens_(opens) {
     new_root();
     for (std::uint32_t i = 0; i < 300; ++i) tokens_[i] = i + 1;
     std::memset(blob_, 7, sizeof(blob_));
@@ -564,14 +598,26 @@ class CacheTrial : public Trial {
     STRUCT(kvpack_cache_restored, restored);
     save.tokens = wanted.tokens = tokens_;
     save.token_count = wanted.token_count = 300;
-    save.blob = blob_;
-    save.blob_size = sizeof(blob_);
+    STRUCT(kvpack_plane, plane);
+    plane.data = blob_;
+    plane.data_size = kPlaneBytes;
+    if (form_ == CacheOf::kPlanes) {
+      save.planes = &plane;
+      save.plane_count = 1;
+      save.logits = kLogits;
+      save.logits_size = sizeof(kLogits);
+    } else {
+      save.blob = blob_;
+      save.blob_size = sizeof(blob_);
+    }
     KVPACK_TRIAL_TRY(kvpack_cache_save(cache_, nullptr, &save, error));
     KVPACK_TRIAL_TRY(kvpack_cache_restore(cache_, &state_, &restored, &wanted, error));
     std::uint64_t size = 0;
     const void* const data = kvpack_cache_state_data(state_, &size, 0);
-    CHECK(restored.token_count == 300 && size == sizeof(blob_) &&
-          std::memcmp(data, blob_, sizeof(blob_)) == 0);
+    CHECK(restored.token_count == 300 && size == (form_ == CacheOf::kPlanes ? kPlaneBytes : sizeof(blob_)) &&
+          std::memcmp(data, blob_, static_cast<std::size_t>(size)) == 0);
+    const void* const logits = kvpack_cache_state_data(state_, &size, KVPACK_CACHE_LOGITS);
+    CHECK(form_ == CacheOf::kBlobs || (size == sizeof(kLogits) && std::memcmp(logits, kLogits, size) == 0));
     return KVPACK_OK;
   }
   void finish() override {
@@ -588,9 +634,27 @@ class CacheTrial : public Trial {
     options.topology = filled(3);
     options.shard_map = filled(4);
     options.create = 1;
+    static const std::uint64_t dimensions[2] = {KVPACK_TOKEN_AXIS, kRowBytes};
+    STRUCT(kvpack_state_options, state);
+    state.name = "k";
+    state.name_size = 1;
+    state.dtype = KVPACK_DTYPE_U8;
+    state.dimensions = dimensions;
+    state.dimension_count = 2;
+    if (form_ == CacheOf::kPlanes) {
+      options.states = &state;
+      options.state_count = 1;
+      options.row_bytes = 4096;
+      options.with_logits = 1;
+    }
     return kvpack_cache_open(&cache_, &options, error);
   }
 
+  static constexpr std::uint64_t kRowBytes = 64;
+  static constexpr std::uint64_t kPlaneBytes = 300 * kRowBytes;
+  static constexpr float kLogits[3] = {0.5F, -1.0F, 2.0F};
+
+  CacheOf form_;
   bool opens_;
   kvpack_cache* cache_ = nullptr;
   kvpack_cache_state* state_ = nullptr;
@@ -718,11 +782,14 @@ int main(int argc, char** argv) {
   run<SetTrial>("set_write", only, true);
   run<SetTrial>("set_read", only, false);
   run<HandoffTrial>("handoff", only);
-  run<StoreSaveTrial>("store_save", only);
-  run<StoreRestoreTrial>("store_restore", only);
+  run<StoreSaveTrial>("store_save", only, false);
+  run<StoreSaveTrial>("engine_save", only, true);
+  run<StoreRestoreTrial>("store_restore", only, false);
+  run<StoreRestoreTrial>("engine_restore", only, true);
   run<StoreOpenTrial>("store_open", only);
-  run<CacheTrial>("cache_open", only, true);
-  run<CacheTrial>("cache", only, false);
+  run<CacheTrial>("cache_open", only, CacheOf::kBlobs, true);
+  run<CacheTrial>("cache_blobs", only, CacheOf::kBlobs, false);
+  run<CacheTrial>("cache_planes", only, CacheOf::kPlanes, false);
   run<MuseTrial>("muse", only);
   return check_result();
 }
