@@ -55,6 +55,9 @@ constexpr auto kFeatures = std::to_array<std::string_view>({
 #elif defined(__aarch64__)
       "sha256_armv8",
 #endif
+#ifdef KVPACK_HAS_URING
+      "io_uring",
+#endif
 });
 constexpr std::string_view kFreedHandlesFeature = "freed_handles";
 

@@ -1,4 +1,5 @@
-/* Checks for tests in C99 that are also compiled as C++. A test program ends with `return check_result()`. */
+/* Checks for tests in C99 that are also compiled as C++. A test program ends with `return check_result()`; one
+ * that this build has nothing for says so and returns SKIPPED, which ctest counts as neither. */
 #ifndef KVPACK_TESTS_CAPI_CHECK_H
 #define KVPACK_TESTS_CAPI_CHECK_H
 
@@ -13,6 +14,8 @@
 #else
 #define MAY_BE_UNUSED
 #endif
+
+enum { SKIPPED = 77 };
 
 static int check_failures = 0;
 
