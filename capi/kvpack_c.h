@@ -1570,9 +1570,10 @@ typedef struct kvpack_store_restored {
   uint64_t fault_count;   /* Deeper cuts that were passed over; on_fault of the store was told which. */
 } kvpack_store_restored;
 
-/* Finds the deepest cut of an input, at about the cost of its prefix nodes. Never waits for a writer.
+/* Finds the deepest cut of an input, at about the cost of its prefix nodes. Never waits for a writer. Of a
+ * store whose directory was removed nothing is found.
  *
- * Errors: SEMANTICS an auxiliary input is zero; STATE the store directory was removed; CATALOG, IO. */
+ * Errors: SEMANTICS an auxiliary input is zero; CATALOG, IO. */
 KVPACK_API kvpack_status kvpack_store_find_deepest(kvpack_store* store, kvpack_store_hit* out,
                                                    const kvpack_store_query* query, kvpack_error** error);
 
@@ -1853,9 +1854,10 @@ KVPACK_API kvpack_status kvpack_cache_open_beside(kvpack_cache** out, const kvpa
  * where its token count is a multiple of 256, else its own tokens alone, and shallower ones never. What was
  * saved already is not written again. `out` may be NULL.
  *
- * Errors: STATE what is given is not what the cache keeps, a plane is too short, there are no tokens, or
- * fewer than rows (`expected` says which row_bytes would do), or the cache is open for reading only; QUOTA
- * memory, or the quota is full of what is in use; CATALOG, IO. Cuts that were finished before a failure stay.
+ * Errors: SEMANTICS an auxiliary input is zero; STATE what is given is not what the cache keeps, a plane is
+ * too short, there are no tokens, or fewer than rows (`expected` says which row_bytes would do), or the cache
+ * is open for reading only; QUOTA memory, or the quota is full of what is in use; CATALOG, IO. Cuts that were
+ * finished before a failure stay.
  */
 KVPACK_API kvpack_status kvpack_cache_save(kvpack_cache* cache, kvpack_cache_saved* out,
                                            const kvpack_cache_save_options* options, kvpack_error** error);
@@ -1864,8 +1866,9 @@ KVPACK_API kvpack_status kvpack_cache_save(kvpack_cache* cache, kvpack_cache_sav
  * error. Nothing is given out before all of it has been verified; what is damaged is logged, put aside, and
  * the next shallower cut taken. `out` may be NULL.
  *
- * Errors: QUOTA max_memory_bytes; CANCELLED; NO_MEMORY; BOUNDS, RESERVED, SEMANTICS a blob that was not
- * written by this interface; with `strict`, what is wrong with an object; what callbacks return; CATALOG, IO.
+ * Errors: SEMANTICS an auxiliary input is zero; QUOTA max_memory_bytes; CANCELLED; NO_MEMORY; BOUNDS,
+ * RESERVED, SEMANTICS a blob that was not written by this interface; with `strict`, what is wrong with an
+ * object; what callbacks return; CATALOG, IO.
  */
 KVPACK_API kvpack_status kvpack_cache_restore(kvpack_cache* cache, kvpack_cache_state** state,
                                               kvpack_cache_restored* out,

@@ -169,6 +169,27 @@ static void rows_belong_to_the_cache(void) {
   remove_tree(root);
 }
 
+static void inputs_that_are_zero_are_refused(void) {
+  kvpack_cache_options options = blob_options();
+  kvpack_cache_save_options save = save_of(TOKENS);
+  kvpack_cache_restore_options want = wanted(TOKENS);
+  kvpack_cache_state* state = NULL;
+  kvpack_cache* cache;
+  kvpack_auxiliary_input nothing;
+  memset(&nothing, 0, sizeof(nothing));
+  begin_cache_test();
+  cache = open_cache(&options);
+  save.auxiliary = want.auxiliary = &nothing;
+  save.auxiliary_count = want.auxiliary_count = 1;
+  EXPECT_REFUSED(kvpack_cache_save(cache, NULL, &save, &error), KVPACK_ERR_SEMANTICS,
+                 "auxiliary identity contains a zero component");
+  EXPECT_REFUSED(kvpack_cache_restore(cache, &state, NULL, &want, &error), KVPACK_ERR_SEMANTICS,
+                 "auxiliary identity contains a zero component");
+  CHECK(state == NULL);
+  kvpack_cache_free(cache);
+  remove_tree(root);
+}
+
 static void logits_and_engines_that_cannot_step_back(void) {
   static const float logits[3] = {0.5f, -1.0f, 2.0f};
   kvpack_cache_options options = blob_options();
@@ -988,10 +1009,15 @@ static void damage_is_passed_over_or_refused(void) {
     save_blob(cache, TOKENS);
     damage_new_chunks(&before);
     if (strict) {
+      kvpack_error* refusal = NULL;
       EXPECT_REFUSED(kvpack_cache_restore(cache, &state, NULL, &want, &error), KVPACK_ERR_AUTHENTICATION,
-                     NULL);
+                     "chunk object digest mismatch");
       CHECK(state == NULL && log.warnings == 2);
-      CHECK(strncmp(log.last, "restore refused: authentication: ", 33) == 0);
+      CHECK(strcmp(log.last, "restore refused: authentication: chunk object digest mismatch") == 0);
+      CHECK(kvpack_cache_restore(cache, &state, NULL, &want, &refusal) == KVPACK_ERR_AUTHENTICATION);
+      CHECK(kvpack_error_find(refusal, "object") != NULL &&
+            strlen(kvpack_error_find(refusal, "object")) == 64);
+      kvpack_error_free(refusal);
     } else {
       STRUCT(kvpack_cache_restored, restored);
       EXPECT_OK(kvpack_cache_restore(cache, &state, &restored, &want, &error));
@@ -1201,6 +1227,7 @@ static void other_and_freed_handles_are_seen(void) {
 int main(void) {
   a_blob_is_saved_and_restored();
   rows_belong_to_the_cache();
+  inputs_that_are_zero_are_refused();
   logits_and_engines_that_cannot_step_back();
   every_factor_is_part_of_what_is_found();
   a_factor_is_the_digest_of_a_resolved_value();

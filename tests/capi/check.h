@@ -1,5 +1,5 @@
-/* Checks for tests in C99 that are also compiled as C++. A test program ends with `return check_result()`; one
- * that this build has nothing for says so and returns SKIPPED, which ctest counts as neither. */
+/* Checks for tests in C99 that are also compiled as C++. A test program ends with `return check_result()`;
+ * one that this build has nothing for says so and returns SKIPPED, which ctest counts as neither. */
 #ifndef KVPACK_TESTS_CAPI_CHECK_H
 #define KVPACK_TESTS_CAPI_CHECK_H
 

@@ -584,6 +584,23 @@ static void a_store_tells_what_it_does(void) {
   end_test(&fixture);
 }
 
+static void a_store_whose_directory_is_gone_has_nothing(void) {
+  Fixture fixture = begin_test();
+  char gone[128];
+  kvpack_plane planes[STATES];
+  kvpack_store_saved* saved = NULL;
+  const kvpack_store_save_options options = save_options(&fixture, 256, planes);
+  save(&fixture, 256, NULL);
+  expect_hit(&fixture, 300, 256);
+  remove_tree(root);
+  expect_hit(&fixture, 300, 0);
+  expect_restored(&fixture, 300, 0);
+  snprintf(gone, sizeof(gone), "store directory was removed: %s", root);
+  EXPECT_REFUSED(kvpack_store_save(fixture.store, &saved, &options, &error), KVPACK_ERR_STATE, gone);
+  CHECK(saved == NULL);
+  end_test(&fixture);
+}
+
 int main(void) {
   what_is_saved_is_found_and_restored();
   an_export_makes_a_cut_at_every_stride();
@@ -601,5 +618,6 @@ int main(void) {
   a_hold_keeps_its_store_open();
   a_damaged_cut_is_told_of_and_passed_over();
   a_store_tells_what_it_does();
+  a_store_whose_directory_is_gone_has_nothing();
   return check_result();
 }
