@@ -263,7 +263,10 @@ TEST_F(LlamaRefusals, DamageInAnyObjectIsFoundBeforeTheEngineIsTouched) {
       const Restored restored =
           restore(opened.cache, context.get(), prompt_of(kShortTokens), {.sequence = 1});
       if (strict) {
-        EXPECT_TRUE(restored.verdict.starts_with("authentication: ")) << restored.verdict;
+        EXPECT_EQ(restored.verdict, file.ends_with(".kvchunk")
+                                        ? "authentication: chunk object digest mismatch"
+                                        : "authentication: manifest HMAC authentication failed");
+        EXPECT_EQ(restored.object.size(), 64U) << restored.object;
       } else {
         EXPECT_EQ(restored.verdict, "ok");
         EXPECT_EQ(restored.reusable_tokens, 0U);

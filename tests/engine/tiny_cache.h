@@ -79,6 +79,7 @@ inline Saved save(const Cache& cache, llama_context* context, std::span<const st
 
 struct Restored {
   std::string verdict;
+  std::string object{};  // Of the error: where it was met.
   std::uint64_t reusable_tokens = 0;
   std::vector<float> logits{};
   llama_kvpack_restored facts{};
@@ -108,6 +109,7 @@ inline Restored restore(const Cache& cache, llama_context* context, std::span<co
   const kvpack_status status =
       llama_kvpack_restore_deepest(cache.get(), context, wish.sequence, list.data(), list.size(),
                                    &out.reusable_tokens, &options, &out.facts, &error);
+  if (const char* object = kvpack_error_find(error, "object")) out.object = object;
   out.verdict = verdict_of(status, error);
   return out;
 }
