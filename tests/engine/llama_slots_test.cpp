@@ -24,19 +24,41 @@ class LlamaSlots : public ::testing::TestWithParam<const char*> {
 
   // What the server prints for the requests, one after the other.
   std::string run(const std::string& folder, const std::vector<std::string>& requests) {
-    std::string text;
-    for (const std::string& request : requests) text += request + "\n";
-    const std::string input = folder_.path("requests"), output = folder_.path("answers");
-    EXPECT_TRUE(engine_models::write_bytes(input, byte_view(text)));
-    const std::string command = std::string(KVPACK_EXAMPLE_SLOTS) + " " + folder_.path("model.gguf") + " " +
-                                folder_.path(folder) + " " + KVPACK_ENGINE_LIBRARIES + " <" + input + " >" +
-                                output + " 2>" + folder_.path("log");
-    EXPECT_EQ(std::system(command.c_str()), 0) << log();
+    const std::string input = written(requests), output = path("answers");
+    expect_success(server(folder) + " <" + input + " >" + output);
     return text_of(output);
   }
-  std::string log() const { return text_of(folder_.path("log")); }
+  // The same, with something that happens when all requests have been answered.
+  std::string run_and(const std::string& then, const std::string& folder,
+                      const std::vector<std::string>& requests) {
+    const std::string input = written(requests), output = path("answers");
+    const std::string requests_pipe = path("requests.pipe"), answers_pipe = path("answers.pipe");
+    std::string script = "mkfifo " + requests_pipe + " " + answers_pipe + " && { " + server(folder) + " <" +
+                         requests_pipe + " >" + answers_pipe + " & exec 3>" + requests_pipe + " 4<" +
+                         answers_pipe + "; cat " + input + " >&3; ";
+    for (std::size_t i = 0; i < requests.size(); ++i)
+      script += "read -r line <&4; echo \"$line\"" + std::string(i == 0 ? " >" : " >>") + output + "; ";
+    expect_success(script + then + "; exec 3>&-; wait $!; }");
+    return text_of(output);
+  }
+  std::string log() const { return text_of(path("log")); }
+  std::string path(const std::string& name) const { return folder_.path(name); }
+  std::string key_file(const std::string& folder) const { return path(folder + "/cache/store.key"); }
 
  private:
+  std::string server(const std::string& folder) const {
+    return std::string(KVPACK_EXAMPLE_SLOTS) + " " + path("model.gguf") + " " + path(folder) + " " +
+           KVPACK_ENGINE_LIBRARIES;
+  }
+  std::string written(const std::vector<std::string>& requests) const {
+    std::string text;
+    for (const std::string& request : requests) text += request + "\n";
+    EXPECT_TRUE(engine_models::write_bytes(path("requests"), byte_view(text)));
+    return path("requests");
+  }
+  void expect_success(const std::string& command) const {
+    EXPECT_EQ(std::system(("{ " + command + "; } 2>" + path("log")).c_str()), 0) << log();
+  }
   static std::string text_of(const std::string& path) {
     const auto bytes = engine_models::read_bytes(path);
     return bytes.has_value() ? std::string(bytes->begin(), bytes->end()) : std::string();
@@ -44,6 +66,34 @@ class LlamaSlots : public ::testing::TestWithParam<const char*> {
 
   TempDirectory folder_;
 };
+
+TEST_P(LlamaSlots, GoOnWithoutACacheThatCannotBeOpened) {
+  std::string before = run("stopped", {kFirst, kSecond});
+  const auto others = std::filesystem::perms::others_read;
+  std::filesystem::permissions(key_file("stopped"), others, std::filesystem::perm_options::add);
+  before += run("stopped", {kThird, kSecond});
+  EXPECT_EQ(log(),
+            "cache not opened: state: store key must be private, single-link, and exactly 32 bytes\n"
+            "slot 0: 81 tokens, 0 of them restored\n"
+            "slot 2: 24 tokens, 0 of them restored\n");
+  // Nothing is lost by it: the tokens were written, and the states of the first run are still there.
+  std::filesystem::permissions(key_file("stopped"), others, std::filesystem::perm_options::remove);
+  const std::string after = run("stopped", {kSecond});
+  EXPECT_EQ(before + after, run("running", {kFirst, kSecond, kThird, kSecond, kSecond}));
+}
+
+// The cache goes away between the last answer and the end.
+TEST_P(LlamaSlots, AllAreTriedWhenOneCannotBeSaved) {
+  const std::string answers = run_and("rm -r " + path("stopped/cache"), "stopped", {kFirst, kSecond});
+  const std::string why =
+      " not saved: state: store directory was removed: " + path("stopped/cache/store") + "\n";
+  EXPECT_EQ(log(), "slot 0" + why + "slot 2" + why);
+  const std::string after = run("stopped", {kThird});
+  EXPECT_EQ(log(),
+            "slot 0: 81 tokens, 0 of them restored\n"
+            "slot 2: 24 tokens, 0 of them restored\n");
+  EXPECT_EQ(answers + after, run("running", {kFirst, kSecond, kThird}));
+}
 
 TEST_P(LlamaSlots, AreThereAgainAfterAStop) {
   const std::string before = run("stopped", {kFirst, kSecond});

@@ -72,14 +72,19 @@ bool compute(Server& server, llama_seq_id id, const std::vector<llama_token>& to
 }
 
 // ---- what a server adds
-// ------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------
 
-void check(kvpack_status status, kvpack_error* error) {
-  if (status != KVPACK_OK)
-    stop(std::string(kvpack_error_category(error)) + ": " + kvpack_error_message(error));
+// A cache that fails costs time, and nothing else: whoever runs the server reads of it, and it goes on.
+bool has_done(const std::string& what, kvpack_status status, kvpack_error* error) {
+  if (status == KVPACK_OK) return true;
+  std::fprintf(stderr, "%s: %s: %s\n", what.c_str(), kvpack_error_category(error),
+               kvpack_error_message(error));
+  kvpack_error_free(error);
+  return false;
 }
 
-// Before the first request. `params` are those that the context was made with.
+// Before the first request. `params` are those that the context was made with. Without a cache every prompt
+// is computed.
 void open_cache(Server& server, const char* model_path, const llama_context_params& params) {
   const std::string directory = server.folder + "/cache";
   llama_kvpack_options options{};
@@ -93,7 +98,25 @@ void open_cache(Server& server, const char* model_path, const llama_context_para
   options.quota_bytes = std::uint64_t{8} << 30;
   options.with_logits = 1;
   kvpack_error* error = nullptr;
-  check(llama_kvpack_open(&server.cache, &options, &error), error);
+  const kvpack_status status = llama_kvpack_open(&server.cache, &options, &error);
+  has_done("cache not opened", status, error);
+}
+
+// How many of the tokens a slot now holds; it comes empty.
+std::uint64_t restore_slot(Server& server, std::size_t id, const std::vector<llama_token>& tokens) {
+  if (server.cache == nullptr) return 0;
+  std::vector<float>& logits = server.slots[id].logits;
+  logits.resize(static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(server.model))));
+  llama_kvpack_restore_options options{};
+  options.struct_size = sizeof(options);
+  options.logits = logits.data();
+  options.logits_count = logits.size();
+  std::uint64_t reusable = 0;
+  kvpack_error* error = nullptr;
+  const kvpack_status status =
+      llama_kvpack_restore_deepest(server.cache, server.context, static_cast<llama_seq_id>(id), tokens.data(),
+                                   tokens.size(), &reusable, &options, nullptr, &error);
+  return has_done("slot " + std::to_string(id) + " not restored", status, error) ? reusable : 0;
 }
 
 // The tokens of a slot are the server's to keep: one line for each. The cache knows only what they hash to.
@@ -105,26 +128,17 @@ void restore_slots(Server& server) {
     std::vector<llama_token> tokens;
     for (llama_token token = 0; numbers >> token;) tokens.push_back(token);
     if (tokens.empty()) continue;
-    Slot& slot = server.slots[id];
-    slot.logits.resize(static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(server.model))));
-    llama_kvpack_restore_options options{};
-    options.struct_size = sizeof(options);
-    options.logits = slot.logits.data();
-    options.logits_count = slot.logits.size();
-    std::uint64_t reusable = 0;
-    kvpack_error* error = nullptr;
-    check(llama_kvpack_restore_deepest(server.cache, server.context, static_cast<llama_seq_id>(id),
-                                       tokens.data(), tokens.size(), &reusable, &options, nullptr, &error),
-          error);
+    const std::uint64_t reusable = restore_slot(server, id, tokens);
     std::fprintf(stderr, "slot %zu: %zu tokens, %zu of them restored\n", id, tokens.size(),
                  static_cast<std::size_t>(reusable));
     const auto rest = tokens.begin() + static_cast<std::ptrdiff_t>(reusable);
-    slot.tokens.assign(tokens.begin(), rest);
+    server.slots[id].tokens.assign(tokens.begin(), rest);
     compute(server, static_cast<llama_seq_id>(id), {rest, tokens.end()});
   }
 }
 
-// After the last request. First the tokens: what the cache then lacks is only computed again.
+// After the last request. First the tokens: what the cache then lacks is only computed again. A slot that is
+// not saved does not keep the others from it.
 void save_slots(const Server& server) {
   const std::string path = server.folder + "/slots", next = path + ".new";
   std::ofstream file(next);
@@ -133,8 +147,9 @@ void save_slots(const Server& server) {
     file << '\n';
   }
   file.close();
-  if (!file.good() || std::rename(next.c_str(), path.c_str()) != 0) stop("cannot write " + path);
-  for (std::size_t id = 0; id < kSlots; ++id) {
+  if (!file.good() || std::rename(next.c_str(), path.c_str()) != 0)
+    std::fprintf(stderr, "cannot write %s\n", path.c_str());
+  for (std::size_t id = 0; id < kSlots && server.cache != nullptr; ++id) {
     const Slot& slot = server.slots[id];
     if (slot.tokens.empty()) continue;
     llama_kvpack_save_options options{};
@@ -142,13 +157,14 @@ void save_slots(const Server& server) {
     options.logits = slot.logits.data();
     options.logits_count = slot.logits.size();
     kvpack_error* error = nullptr;
-    check(llama_kvpack_save(server.cache, server.context, static_cast<llama_seq_id>(id), slot.tokens.data(),
-                            slot.tokens.size(), &options, nullptr, &error),
-          error);
+    const kvpack_status status =
+        llama_kvpack_save(server.cache, server.context, static_cast<llama_seq_id>(id), slot.tokens.data(),
+                          slot.tokens.size(), &options, nullptr, &error);
+    has_done("slot " + std::to_string(id) + " not saved", status, error);
   }
 }
 
-// ------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------------------
 
 // A model without a vocabulary, as tests have it, reads bytes.
 std::vector<llama_token> tokens_of(const Server& server, const std::string& text) {
@@ -176,6 +192,7 @@ void answer(Server& server, llama_seq_id id, const std::string& text) {
     fits = compute(server, id, {static_cast<llama_token>(best)});
   }
   std::puts(fits ? "" : " (the slot is full)");
+  std::fflush(stdout);
 }
 
 }  // namespace
