@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "engine/tiny_contexts.h"
 #include "support/temp_directory.h"
@@ -351,7 +353,7 @@ TEST_F(LlamaKvpack, EveryFactorOfTheIdentityCounts) {
 TEST_F(LlamaKvpack, ReadersStandBesideAWriter) {
   const Handle writer = open();
   ASSERT_EQ(save(writer, filled(60), 60), "ok");
-  EXPECT_EQ(open_verdict(options()).substr(0, 5), "busy:");
+  EXPECT_EQ(open_verdict(options()), "busy: store is open elsewhere: pid " + std::to_string(::getpid()));
   llama_kvpack_options given = options();
   given.create = 0;
   given.read_only = 1;
@@ -378,6 +380,13 @@ TEST_F(LlamaKvpack, WrongOptionsOpenNothing) {
   EXPECT_EQ(with([](auto& o) { o.directory = nullptr; }), "invalid_argument: argument directory is NULL");
   EXPECT_EQ(with([](auto& o) { o.adapter_count = 1; }),
             "invalid_argument: argument adapters is NULL with a length");
+  const std::string file = model_path();
+  for (const float scale : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity()}) {
+    const llama_kvpack_adapter adapter{file.c_str(), scale, 0};
+    EXPECT_EQ(with([&](auto& o) { o.adapters = &adapter, o.adapter_count = 1; }),
+              "expectation: adapter scale must be finite");
+  }
   EXPECT_EQ(with([](auto& o) { o.extra_size = 1; }),
             "invalid_argument: argument extra is NULL with a length");
   EXPECT_EQ(with([](auto& o) { o.form = 3; }), "invalid_argument: argument form is none of LLAMA_KVPACK");

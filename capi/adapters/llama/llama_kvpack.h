@@ -62,7 +62,7 @@ enum {
 /* A LoRA adapter in the order of llama_set_adapters_lora. Fixed for good. */
 typedef struct llama_kvpack_adapter {
   const char* path; /* Its file; the content counts, not the name. */
-  float scale;
+  float scale;      /* Finite. */
   uint32_t reserved;
 } llama_kvpack_adapter;
 
@@ -169,10 +169,10 @@ typedef struct llama_kvpack_restored {
 /* Opens the saved sequences of a model. Hashes the model's files, unless `llama.digests` knows them already.
  *
  * Errors: INVALID_ARGUMENT, STRUCT_SIZE; UNSUPPORTED the model keeps no sequences (an encoder), or the
- * context is of a kind that cannot be kept (MTP, ctx_other); EXPECTATION flash attention is `auto`, the
- * declared rotation is not that of the environment, or the file is not that of the model; with
- * LLAMA_KVPACK_PLANES UNSUPPORTED the architecture has no plane form; NOT_FOUND, IO a file cannot be read; as
- * kvpack_cache_open. */
+ * context is of a kind that cannot be kept (MTP, ctx_other); EXPECTATION flash attention is `auto`, the scale
+ * of an adapter is not finite, the declared rotation is not that of the environment, or the file is not that
+ * of the model; with LLAMA_KVPACK_PLANES UNSUPPORTED the architecture has no plane form; NOT_FOUND, IO a file
+ * cannot be read; as kvpack_cache_open. */
 LLAMA_KVPACK_API kvpack_status llama_kvpack_open(llama_kvpack** out, const llama_kvpack_options* options,
                                                  kvpack_error** error);
 

@@ -1,5 +1,6 @@
 // Opening: what the model leads to expect, under which identity, and the caches for it.
 #include <algorithm>
+#include <cmath>
 
 #include "llama/handle.h"
 
@@ -53,6 +54,8 @@ Status check_arguments(const llama_kvpack_options& options) {
   for (std::uint64_t i = 0; i < options.adapter_count; ++i) {
     KVPACK_TRY(capi::check_pointer(options.adapters[i].path, "adapters"));
     KVPACK_TRY(capi::check_reserved(options.adapters[i].reserved));
+    if (!std::isfinite(options.adapters[i].scale))
+      return fail(ErrorCode::kExpectation, "adapter scale must be finite");
   }
   KVPACK_TRY(capi::read_bytes(options.extra, options.extra_size, "extra"));
   KVPACK_TRY(capi::check_pointer(options.directory, "directory"));
