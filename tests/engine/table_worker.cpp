@@ -12,9 +12,12 @@ namespace {
 // The ways to keep a cache that this model has.
 bool compute(const LlamaModel& model, const CacheType& type, std::size_t tokens, const std::string& folder) {
   const LlamaContext context = make_context(model, context_params(type));
-  if (context == nullptr) return true;  // Not every architecture has every kind of cache.
   const auto prompt = prompt_of(tokens);
-  if (!decode(context.get(), prompt, 0, 0)) return false;
+  if (context == nullptr || !decode(context.get(), prompt, 0, 0)) {
+    std::fprintf(stderr, "%s with %zu tokens: the engine %s\n", type.name.data(), tokens,
+                 context == nullptr ? "makes no context" : "computes nothing");
+    return false;
+  }
   const OpenCache opened = open_cache(model, folder, context_params(type));
   const Saved saved = save(opened.cache, context.get(), prompt, last_logits(context.get()));
   const Bytes state = state_of(context.get());
