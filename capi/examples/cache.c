@@ -27,16 +27,15 @@ static void compute(engine* self, const uint32_t* tokens, uint64_t count) {
 
 /* ---- the cache ---- */
 
-static void check(kvpack_status status, kvpack_error* error) {
-  if (status == KVPACK_OK) return;
-  fprintf(stderr, "%s: %s\n", kvpack_error_category(error), kvpack_error_message(error));
+static void give_up(const char* what, kvpack_error* error) {
+  fprintf(stderr, "%s: %s: %s\n", what, kvpack_error_category(error), kvpack_error_message(error));
   exit(1);
 }
 
 /* What decides whether a state can be used again. A real engine hashes files: kvpack_factor_digest_file. */
 static void identify(kvpack_id* out, const char* resolved) {
   kvpack_error* error = NULL;
-  check(kvpack_factor_digest(out, resolved, strlen(resolved), &error), error);
+  if (kvpack_factor_digest(out, resolved, strlen(resolved), &error) != KVPACK_OK) give_up("digest", error);
 }
 
 static kvpack_cache* open_cache(const char* directory) {
@@ -55,7 +54,7 @@ static kvpack_cache* open_cache(const char* directory) {
   identify(&options.engine_cache_abi, "example 1: u64 tokens, u64[4000], little-endian");
   identify(&options.topology, "one process");
   identify(&options.shard_map, "all of it");
-  check(kvpack_cache_open(&cache, &options, &error), error);
+  if (kvpack_cache_open(&cache, &options, &error) != KVPACK_OK) give_up("open", error);
   return cache;
 }
 
@@ -68,7 +67,7 @@ static void save(kvpack_cache* cache, const uint32_t* tokens, const engine* self
   options.token_count = self->tokens;
   options.blob = self;
   options.blob_size = sizeof(*self);
-  check(kvpack_cache_save(cache, NULL, &options, &error), error);
+  if (kvpack_cache_save(cache, NULL, &options, &error) != KVPACK_OK) give_up("save", error);
 }
 
 /* The engine goes on where the deepest state that fits has ended; on a miss, at its beginning. */
@@ -82,7 +81,7 @@ static void restore(kvpack_cache* cache, const uint32_t* tokens, uint64_t count,
   options.struct_size = sizeof(options);
   options.tokens = tokens;
   options.token_count = count;
-  check(kvpack_cache_restore(cache, &state, NULL, &options, &error), error);
+  if (kvpack_cache_restore(cache, &state, NULL, &options, &error) != KVPACK_OK) give_up("restore", error);
   blob = kvpack_cache_state_data(state, &size, 0);
   if (blob != NULL && size == sizeof(*self)) memcpy(self, blob, sizeof(*self));
   kvpack_cache_state_free(state);

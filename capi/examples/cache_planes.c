@@ -31,15 +31,14 @@ static void compute(engine* self, const uint32_t* tokens, uint64_t count) {
 
 /* ---- the cache ---- */
 
-static void check(kvpack_status status, kvpack_error* error) {
-  if (status == KVPACK_OK) return;
-  fprintf(stderr, "%s: %s\n", kvpack_error_category(error), kvpack_error_message(error));
+static void give_up(const char* what, kvpack_error* error) {
+  fprintf(stderr, "%s: %s: %s\n", what, kvpack_error_category(error), kvpack_error_message(error));
   exit(1);
 }
 
 static void identify(kvpack_id* out, const char* resolved) {
   kvpack_error* error = NULL;
-  check(kvpack_factor_digest(out, resolved, strlen(resolved), &error), error);
+  if (kvpack_factor_digest(out, resolved, strlen(resolved), &error) != KVPACK_OK) give_up("digest", error);
 }
 
 static void tell(void* user, uint32_t level, const char* text) {
@@ -81,7 +80,7 @@ static kvpack_cache* open_cache(const char* directory) {
   options.with_logits = 1;
   options.row_bytes = 4096; /* The logits of a short prompt have to fit into as many rows as it has tokens. */
   options.log = tell;
-  check(kvpack_cache_open(&cache, &options, &error), error);
+  if (kvpack_cache_open(&cache, &options, &error) != KVPACK_OK) give_up("open", error);
   return cache;
 }
 
@@ -104,7 +103,7 @@ static void save(kvpack_cache* cache, const uint32_t* tokens, const engine* self
   options.plane_count = STATES;
   options.logits = self->logits;
   options.logits_size = sizeof(self->logits);
-  check(kvpack_cache_save(cache, NULL, &options, &error), error);
+  if (kvpack_cache_save(cache, NULL, &options, &error) != KVPACK_OK) give_up("save", error);
 }
 
 /* Planes go straight to where the engine will use them, which must not be where it is computing now. */
@@ -132,7 +131,8 @@ static int restore(kvpack_cache* cache, const uint32_t* tokens, uint64_t count, 
   options.lend_user = fresh;
   memset(&restored, 0, sizeof(restored));
   restored.struct_size = sizeof(restored);
-  check(kvpack_cache_restore(cache, &state, &restored, &options, &error), error);
+  if (kvpack_cache_restore(cache, &state, &restored, &options, &error) != KVPACK_OK)
+    give_up("restore", error);
   kvpack_cache_state_free(state);
   fresh->tokens = restored.reusable_tokens; /* 0 after a miss. Whatever lies behind them is written again. */
   return restored.has_logits != 0;

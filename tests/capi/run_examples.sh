@@ -55,6 +55,12 @@ for found in "miss: nothing of 700 tokens" "restored: 700 of 700 tokens, "; do
   say "$output"
 done
 
+for example in "$cache" "$cache_planes"; do
+  if output=$("$example" "$folder/store.key" 2>&1); then exit 1; fi # A file, where a folder should be.
+  want "open: io: " "$output"
+  say "$output"
+done
+
 if [ -n "$valgrind" ]; then
   rm -r "$folder/session.kvset" "$folder/store"
   "$valgrind" --quiet --leak-check=full --show-leak-kinds=all --errors-for-leak-kinds=definite,indirect,possible \
