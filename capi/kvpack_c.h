@@ -2607,7 +2607,8 @@ typedef struct kvpack_handoff_sink {
   kvpack_status (*begin)(void* user, const kvpack_handoff_begin* begin, uint64_t* max_total_bytes);
 
   /* Lends the memory that a payload is received into, byte_len together, or nothing, which gives the segment
-   * a buffer of the library's. `component` counts in the begin. NULL: nothing is lent. */
+   * a buffer of the library's, on the heap: whoever wants payload elsewhere lends for every segment.
+   * `component` counts in the begin. NULL: nothing is lent. */
   kvpack_status (*lend)(void* user, const kvpack_handoff_segment* segment, uint64_t component,
                         kvpack_handoff_place* place);
 

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -462,8 +464,59 @@ TEST_F(LlamaKvpack, NullsAndStrangersAreSeen) {
   EXPECT_EQ(llama_kvpack_abi_version(), static_cast<std::uint32_t>(LLAMA_KVPACK_ABI_VERSION));
 }
 
+struct CountedMemory {
+  int live = 0, calls = 0;
+  kvpack_status answer = KVPACK_OK;
+
+  static kvpack_status allocate(void* user, void** data, std::uint64_t size) {
+    auto* const memory = static_cast<CountedMemory*>(user);
+    ++memory->calls;
+    if (memory->answer != KVPACK_OK) return memory->answer;
+    *data = std::malloc(static_cast<std::size_t>(size));
+    if (*data == nullptr) return KVPACK_ERR_NO_MEMORY;
+    ++memory->live;
+    return KVPACK_OK;
+  }
+  static void release(void* user, void* data, std::uint64_t) {
+    --static_cast<CountedMemory*>(user)->live;
+    std::free(data);
+  }
+};
+
+TEST_F(LlamaKvpack, RestoredStatesLieInMemoryOfTheCallers) {
+  for (const std::uint32_t form : {LLAMA_KVPACK_PLANES, LLAMA_KVPACK_BLOB}) {
+    SCOPED_TRACE(form);
+    CountedMemory memory;
+    llama_kvpack_options given = options();
+    given.form = form;
+    given.row_bytes = 16'384;
+    given.allocate = &CountedMemory::allocate;
+    given.memory_user = &memory;
+    EXPECT_EQ(open_verdict(given),
+              "invalid_argument: argument release must be given with allocate, and only with it");
+    given.release = &CountedMemory::release;
+    const Handle handle = open(given);
+    ASSERT_EQ(save(handle, filled(100), 100), "ok");
+    const LlamaContext fresh = context();
+    EXPECT_EQ(restore(handle, fresh, 100).reusable, 99U);
+    EXPECT_GT(memory.calls, 0);
+    EXPECT_EQ(memory.live, 0);
+    memory.answer = KVPACK_ERR_LIMIT;
+    const LlamaContext other = context();
+    EXPECT_EQ(restore(handle, other, 100).verdict, "limit: the allocate callback failed");
+    EXPECT_EQ(tokens_in(other.get()), 0);
+    EXPECT_EQ(memory.live, 0);
+  }
+}
+
 TEST_F(LlamaKvpack, StructsOfOtherVersionsAreRead) {
-  const Handle handle = open();
+  // As the struct was before it told whose memory is used.
+  CountedMemory memory;
+  llama_kvpack_options older = options();
+  older.struct_size = offsetof(llama_kvpack_options, allocate);
+  older.allocate = &CountedMemory::allocate;
+  older.memory_user = &memory;
+  const Handle handle = open(older);
   ASSERT_EQ(save(handle, filled(20), 20), "ok");
   struct Newer {
     llama_kvpack_restore_options known;

@@ -107,6 +107,11 @@ typedef struct llama_kvpack_options {
   void* log_user;
   kvpack_progress_fn progress; /* While files are hashed: bytes of the file at hand. NULL: nobody is told. */
   void* progress_user;
+  kvpack_allocate_fn allocate; /* Memory of states that are being restored, as in kvpack_cache_options; NULL:
+                                * the heap. The form in which the engine gives and takes a state is put
+                                * together on the heap in any case. */
+  kvpack_release_fn release;   /* Needed with allocate. */
+  void* memory_user;           /* Must stay good until the handle has been freed. */
 } llama_kvpack_options;
 
 /* What else a save may be told. */

@@ -200,6 +200,9 @@ Result<Cache> open_cache(const llama_kvpack_options& options, const SequenceIden
   out.unencrypted = options.unencrypted;
   out.log = options.log;
   out.log_user = options.log_user;
+  out.allocate = options.allocate;
+  out.release = options.release;
+  out.memory_user = options.memory_user;
   kvpack_cache* cache = nullptr;
   KVPACK_TRY(run([&](kvpack_error** error) {
     return beside == nullptr ? kvpack_cache_open(&cache, &out, error)
