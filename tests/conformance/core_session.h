@@ -4,6 +4,7 @@
 #include <set>
 
 #include "cli/reference_fixtures.h"
+#include "conformance/chunk_groups.h"
 #include "conformance/line_protocol.h"
 #include "kvpack/core/blob.h"
 #include "kvpack/core/canonical_json.h"
@@ -21,7 +22,8 @@ inline constexpr std::size_t kMaxRingEpochs = 64;
 class CoreSession {
  public:
   // @param sha256  hash chunks; must outlive this
-  explicit CoreSession(const Sha256Kernels& sha256 = kOpensslSha256) : session_("c++"), scratch_(sha256) {
+  explicit CoreSession(const Sha256Kernels& sha256 = kOpensslSha256)
+      : session_("c++"), scratch_(sha256), groups_(sha256) {
     session_.add_control("keys", [this](Arguments& a) { return set_keys(a); });
     add_canonical_objects();
     add_frames();
@@ -48,6 +50,7 @@ class CoreSession {
   // ---- keys ----
 
   Result<Words> set_keys(Arguments& a) {
+    groups_.forget();
     if (a.left() == 1) {
       KVPACK_TRY_ASSIGN(const std::string_view none, a.word());
       if (none != "none") return fault("keys wants two roots, a tenant and epochs");
@@ -355,8 +358,10 @@ class CoreSession {
       KVPACK_TRY(a.end());
       KVPACK_TRY_ASSIGN(const Schedule keys, schedule(ref.key_epoch));
       KVPACK_TRY_ASSIGN(const auto family, identified(place.family));
-      KVPACK_TRY_ASSIGN(const ByteSpan plaintext,
-                        open_chunk(object, ref, place.span, place.state, family, *keys, scratch_));
+      const auto alone = open_chunk(object, ref, place.span, place.state, family, *keys, scratch_);
+      KVPACK_TRY(groups_.agree(family, place.state, {.state_index = 0, .span = place.span, .ref = ref},
+                               object, *ring(), alone));
+      KVPACK_TRY_ASSIGN(const ByteSpan plaintext, alone);
       const std::size_t sidecar_bytes = load_le<std::uint16_t>(object, kChunkSidecarOffset);
       Words words;
       words.bytes(plaintext);
@@ -526,7 +531,8 @@ class CoreSession {
       KVPACK_TRY_ASSIGN(const Schedule keys, stable());
       KVPACK_TRY_ASSIGN(const auto family, identified(place.family));
       // Beside itself: kernels for several messages hash several.
-      const std::vector<ChunkContent> contents(5, ChunkContent{&place.state, place.span, plaintext});
+      const std::vector<ChunkContent> contents(kMaxSha256Lanes,
+                                               ChunkContent{&place.state, place.span, plaintext});
       KVPACK_TRY_ASSIGN(const std::vector<Id32> ids,
                         chunk_content_ids(*keys, family.id(), contents, scratch_.sha256()));
       KVPACK_TRY_ASSIGN(const Id32 id,
@@ -768,6 +774,7 @@ class CoreSession {
   std::optional<KeyRing> ring_;
   std::uint64_t any_epoch_ = 0;
   ChunkScratch scratch_;
+  ChunkGroups groups_;
 };
 
 }  // namespace kvpack::conformance

@@ -12,7 +12,8 @@ int main() {
 #include "conformance/kernels.h"
 
 int main() {
-  kvpack::conformance::CoreSession endpoint(kvpack::machine_sha256_kernels());
+  const kvpack::Sha256Kernels sha256 = kvpack::conformance::endpoint_kernels();
+  kvpack::conformance::CoreSession endpoint(sha256);
   kvpack::conformance::add_kernels(endpoint.session());
   return kvpack::conformance::serve(endpoint.session());
 }

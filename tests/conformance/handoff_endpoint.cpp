@@ -29,8 +29,9 @@ void add_kvhf(Session& session, KvhfOperations& operations) {
 }  // namespace
 
 int main() {
-  HandoffOperations handoff(machine_sha256_kernels());
-  KvhfOperations kvhf(machine_sha256_kernels());
+  const Sha256Kernels sha256 = endpoint_kernels();
+  HandoffOperations handoff(sha256);
+  KvhfOperations kvhf(sha256);
   Session session("cpp-handoff");
   handoff.add_to(session);
   add_kvhf(session, kvhf);
