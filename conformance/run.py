@@ -4,6 +4,7 @@
   run.py                                  the Python codec itself
   run.py --impl "build/dev/tests/endpoint"
   run.py --impl ... --kernels all         once per set of SHA-256 kernels that it has
+  run.py --impl ... --list-kernels        which sets those are, and which this machine does not run
   run.py --impl ... --against "python3 conformance/python/endpoint.py"
                                           two implementations, answer by answer
 
@@ -242,15 +243,19 @@ KERNEL_FREE = ("small-sweeps", "canonical-json", "semantic")
 
 def main():
     options = arguments()
-    if not options.kernels:
-        return run(options, options.groups, None if options.full else options.sample)
+    sample = None if options.full else options.sample
+    if not options.kernels and not options.list_kernels:
+        return run(options, options.groups, sample)
     others = [group for group in options.groups if group not in KERNEL_FREE]
 
     def under_kernels(is_extra):
         if is_extra:
-            return run(options, others, options.kernel_sample)
-        return run(options, options.groups, None if options.full else options.sample)
+            return run(options, others, options.kernel_sample or sample)
+        return run(options, options.groups, sample)
     try:
+        if options.list_kernels:
+            kernels.list_states(options.impl)
+            return 0
         return 1 if kernels.run_each(options.impl, options.kernels, under_kernels) else 0
     except drive.Died as death:
         print("FAILED: an endpoint %s" % death)

@@ -924,6 +924,9 @@ def main():
         command = shlex.split(args.impl)
         if not command:
             raise ValueError("--impl is empty")
+        if args.list_kernels:
+            kernels.list_states(args.impl)
+            return 0
         if args.kernels:
             def under_kernels(is_extra):
                 return 1 if run(sampled_arguments(args) if is_extra else args, v, Implementation(command)) else 0
@@ -938,9 +941,10 @@ def main():
 
 
 def sampled_arguments(args):
-    """What is asked under further kernels: all that hashes payloads, and of sweeps a sample."""
-    changed = {"skip": sorted(set(args.skip) | set(KERNEL_FREE)), "sample": args.kernel_sample, "full": False,
-               "cross": min(args.cross, 16)}
+    """What is asked under further kernels: all that hashes payloads, and of sweeps a sample, if one is wanted."""
+    changed = {"skip": sorted(set(args.skip) | set(KERNEL_FREE))}
+    if args.kernel_sample:
+        changed.update(sample=args.kernel_sample, full=False, cross=min(args.cross, 16))
     return argparse.Namespace(**{**vars(args), **changed})
 
 

@@ -20,8 +20,12 @@ def add_arguments(parser):
                         help="`all`, or names: one run for each set of SHA-256 kernels, with the whole of "
                              "what is asked for under the one that the implementation takes by itself, and a "
                              "sample of the large sweeps under the others")
-    parser.add_argument("--kernel-sample", metavar="N", type=int, default=DEFAULT_SAMPLE,
-                        help="cases of each large sweep under the others (default %(default)s)")
+    parser.add_argument("--kernel-sample", metavar="N", type=_count, default=DEFAULT_SAMPLE,
+                        help="cases of each large sweep under the others (default %(default)s); 0 asks as much "
+                             "as under the first")
+    parser.add_argument("--list-kernels", action="store_true",
+                        help="ask nothing; print which sets of SHA-256 kernels there are, and which of them this "
+                             "machine does not run")
 
 
 def _names(text):
@@ -29,6 +33,21 @@ def _names(text):
     if not names:
         raise argparse.ArgumentTypeError("no names")
     return names
+
+
+def _count(text):
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("negative")
+    return number
+
+
+def list_states(command):
+    """Prints what an implementation has, and what of it this machine leaves out."""
+    there = states(command)
+    for label, wanted in (("run", ("taken", "here")), ("not run, this machine does not have them", ("absent",))):
+        names = [name for name, state in there.items() if state in wanted]
+        print("SHA-256 kernels %s: %s" % (label, " ".join(names) or "none"))
 
 
 def states(command, timeout_s=120.0):

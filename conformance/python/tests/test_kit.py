@@ -1,5 +1,6 @@
 """The kit itself: data files, protocol, runner and audit."""
 
+import argparse
 import contextlib
 import hashlib
 import io
@@ -10,12 +11,15 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 PYTHON = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 KIT = os.path.dirname(PYTHON)
-sys.path.insert(0, PYTHON)
+sys.path[:0] = [PYTHON, KIT]
 
 import make_vectors  # noqa: E402  the path comes first
+import run as runner  # noqa: E402
+import run_handoff as handoff_runner  # noqa: E402
 from kvpack_ref import drive, operations, protocol, replay, rings, sweeps, words  # noqa: E402
 
 RUN = [sys.executable, os.path.join(KIT, "run.py")]
@@ -187,6 +191,28 @@ class Runner(unittest.TestCase):
         self.assertIn("FAILED: ", text.split("kernels: b\n")[1])
         status, text = self.run_kit("--impl", self.fake(wrong), "--only", "pins", "--kernels", "a")
         self.assertEqual(status, 0, text)
+        status, text = self.run_kit("--impl", self.fake(line), "--list-kernels")
+        self.assertEqual((status, text), (0, "SHA-256 kernels run: a b\nSHA-256 kernels not run, this machine does "
+                                             "not have them: c\n"))
+
+    def test_further_kernels_are_asked_a_sample_or_as_much_as_the_first(self):
+        def samples(*options):
+            with mock.patch.object(runner, "run", return_value=0) as asked, \
+                    mock.patch.object(runner.kernels, "run_each", lambda impl, names, run: run(False) or run(True)), \
+                    mock.patch.object(sys, "argv", ["run.py", "--kernels", "all", *options]):
+                self.assertEqual(runner.main(), 0)
+            return [call.args[2] for call in asked.call_args_list]
+        self.assertEqual(samples("--full"), [None, 200])
+        self.assertEqual(samples("--full", "--kernel-sample", "20"), [None, 20])
+        self.assertEqual(samples("--full", "--kernel-sample", "0"), [None, None])
+        self.assertEqual(samples("--sample", "60", "--kernel-sample", "0"), [60, 60])
+
+        def handoff(*options):
+            given = argparse.Namespace(skip=[], sample=None, full=True, cross=64, kernel_sample=options[0])
+            asked = handoff_runner.sampled_arguments(given)
+            return asked.sample, asked.full, asked.cross
+        self.assertEqual(handoff(20), (20, False, 16))
+        self.assertEqual(handoff(0), (None, True, 64))
 
     def test_kernels_that_are_not_taken_fail(self):
         deaf = 'answer = "ok\\ta:taken\\tb:here" if line.strip() == "kernels" else answer'
