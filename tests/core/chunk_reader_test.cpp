@@ -10,6 +10,7 @@
 #include "cli/reference_fixtures.h"
 #include "kvpack/crypto/sha256_machine.h"
 #include "support/memory_objects.h"
+#include "support/sha256_sets.h"
 #include "support/verdict.h"
 
 namespace kvpack::chunk_reader_test {
@@ -65,38 +66,43 @@ bool long_tests() {
   return std::getenv("KVPACK_LONG_TESTS") != nullptr;
 }
 
-/// Reads good, damaged, good, damaged in one group. @return the verdict, which must be the first damaged
-/// one's
-std::string read_group(const Pair& p, ByteSpan damaged, const ChunkRef& ref, const Sha256Kernels& kernels,
-                       const KeyRing* keys) {
+/// Reads a whole group, in which every second chunk from `place` on is damaged. @return the verdict, which
+/// must be the first damaged one's
+std::string read_group(const Pair& p, ByteSpan damaged, const ChunkRef& ref, std::size_t place,
+                       const Sha256Kernels& kernels, const KeyRing* keys) {
+  const auto is_bad = [place](std::size_t i) { return i >= place && (i - place) % 2 == 0; };
   class Alternating final : public ObjectSource {
    public:
-    Alternating(ByteSpan good, ByteSpan bad) : good_(good), bad_(bad) {}
+    Alternating(ByteSpan good, ByteSpan bad, decltype(is_bad)& where)
+        : good_(good), bad_(bad), is_bad_(where) {}
     Result<Bytes> read_pack(const Id32&) override { return fail(ErrorCode::kNotFound, "pack is absent"); }
     Status read_chunk(const ChunkRef&, MutableByteSpan object) override {
-      copy_bytes(asked_++ % 2 == 0 ? good_ : bad_, object);
+      copy_bytes(is_bad_(asked_++) ? bad_ : good_, object);
       return success();
     }
 
    private:
     ByteSpan good_;
     ByteSpan bad_;
+    decltype(is_bad)& is_bad_;
     std::size_t asked_ = 0;
   };
-  Alternating objects(p.object, damaged);
+  Alternating objects(p.object, damaged, is_bad);
   ChunkReader reader(objects, p.family, fixtures::tenant(), kernels);
   ChainChunk bad = p.first;
   bad.ref = ref;
-  std::array<Bytes, 4> targets;
-  std::array<ChunkRead, 4> reads{};
+  std::array<Bytes, kMaxChunkReads> targets;
+  std::array<ChunkRead, kMaxChunkReads> reads{};
   for (std::size_t i = 0; i < reads.size(); ++i) {
     targets[i].resize(p.plaintext.size());
-    reads[i] = {i % 2 == 0 ? &p.first : &bad, &p.state, targets[i], {}};
+    reads[i] = {is_bad(i) ? &bad : &p.first, &p.state, targets[i], {}};
   }
   const auto [open, status] = reader.read(reads, keys);
-  EXPECT_EQ(open, status.has_value() ? 4U : 1U);
-  if (!reads[0].plaintext.empty()) {
-    EXPECT_TRUE(std::ranges::equal(reads[0].plaintext, p.plaintext));
+  EXPECT_EQ(open, status.has_value() ? reads.size() : place);
+  for (std::size_t i = 0; i < std::min(open, place); ++i) {
+    if (!reads[i].plaintext.empty()) {
+      EXPECT_TRUE(std::ranges::equal(reads[i].plaintext, p.plaintext));
+    }
   }
   return verdict(status);
 }
@@ -109,7 +115,7 @@ TEST_P(EveryCodec, AFlippedBitHasTheVerdictOfOpeningOneByOne) {
   const Pair p = pair_of(codec, encrypted);
   const KeyRing keys = ring();
   const auto schedule = *keys.schedule(p.first.ref.key_epoch);
-  const auto kernels = available_sha256_kernels();
+  const std::vector<Sha256Kernels> sets = testing::sha256_sets();
   std::size_t turn = 0;
   const auto check = [&](ByteSpan object, const ChunkRef& ref, std::size_t bit) {
     ChunkScratch scratch;
@@ -122,13 +128,17 @@ TEST_P(EveryCodec, AFlippedBitHasTheVerdictOfOpeningOneByOne) {
                                                     .state = &p.state,
                                                     .tenant = &schedule->tenant()},
                                                    scratch));
-    const Sha256Kernels& with = *kernels[turn++ % kernels.size()];
-    ASSERT_EQ(read_group(p, object, ref, with, &keys), alone) << bit << " " << with.name;
-    ASSERT_EQ(read_group(p, object, ref, with, nullptr), closed) << bit << " " << with.name;
+    const std::size_t place = turn++ % kMaxChunkReads;
+    for (const Sha256Kernels& with : sets) {
+      SCOPED_TRACE(std::to_string(bit) + " " + testing::label(with));
+      ASSERT_EQ(read_group(p, object, ref, place, with, &keys), alone);
+      ASSERT_EQ(read_group(p, object, ref, place, with, nullptr), closed);
+    }
   };
   Bytes object = p.object;
-  const std::size_t step = long_tests() ? 1 : 37;
-  for (std::size_t bit = 0; bit < 8 * object.size(); bit += bit < 8 * 240 ? 3 : step) {
+  const std::size_t step = long_tests() ? 1 : 211;
+  for (std::size_t bit = 0; bit < 8 * object.size();
+       bit += bit < 8 * 240 ? std::min(step, std::size_t{7}) : step) {
     const auto mask = static_cast<std::uint8_t>(1U << bit % 8);
     object[bit / 8] ^= mask;
     check(object, p.first.ref, bit);
@@ -147,16 +157,45 @@ INSTANTIATE_TEST_SUITE_P(ChunkReader, EveryCodec,
                          ::testing::Combine(::testing::Values(Codec::kRaw, Codec::kLossless),
                                             ::testing::Bool()));
 
+/// Kernels that say how many bytes they were given.
+struct Counted {
+  static inline std::size_t bytes = 0;
+  static void advance(std::span<Sha256State* const> states, std::span<const ByteSpan> messages) {
+    for (const ByteSpan message : messages) bytes += message.size();
+    kOpensslSha256.advance(states, messages);
+  }
+};
+
+// What the tests of all sets rest on: that a forced set hashes, and not OpenSSL in its place.
+TEST(ChunkReader, ForcedKernelsHashEverythingThatAGroupReads) {
+  const Pair p = pair_of(Codec::kRaw, false);
+  const KeyRing keys = ring();
+  Sha256Kernels counted = kOpensslSha256;
+  counted.name = "counted";
+  counted.advance = &Counted::advance;
+  for (const bool force : {false, true}) {
+    Counted::bytes = 0;
+    EXPECT_EQ(read_group(p, p.object, p.first.ref, 0, force ? testing::forced(counted) : counted, &keys),
+              "ok");
+    if (force) {
+      EXPECT_GE(Counted::bytes, kMaxChunkReads * (p.object.size() + p.plaintext.size()));
+    } else {
+      EXPECT_EQ(Counted::bytes, 0U);
+    }
+  }
+}
+
 // What a source says about a chunk comes after what is wrong with those before it, and before its own faults.
 TEST(ChunkReader, TheFirstFailureWinsWhicheverIsFoundFirst) {
   const Pair p = pair_of(Codec::kRaw, false);
   const KeyRing keys = ring();
   Bytes damaged = p.object;
   damaged[kPageBytes] ^= 1;
-  for (const Sha256Kernels* kernels : available_sha256_kernels()) {
+  for (const Sha256Kernels& kernels : testing::sha256_sets()) {
+    SCOPED_TRACE(testing::label(kernels));
     const auto read = [&](ByteSpan first, ByteSpan second) {
       TwoObjects objects(first, second);
-      ChunkReader reader(objects, p.family, fixtures::tenant(), *kernels);
+      ChunkReader reader(objects, p.family, fixtures::tenant(), kernels);
       std::array<ChunkRead, 2> reads{ChunkRead{&p.first, &p.state, {}, {}},
                                      ChunkRead{&p.second, &p.state, {}, {}}};
       const auto [open, status] = reader.read(reads, &keys);

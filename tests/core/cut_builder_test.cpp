@@ -10,6 +10,7 @@
 #include "kvpack/core/cut_restore.h"
 #include "kvpack/core/family_builder.h"
 #include "support/memory_objects.h"
+#include "support/sha256_sets.h"
 
 namespace kvpack::cut_builder_test {
 namespace {
@@ -62,10 +63,11 @@ struct Fixture {
     return saved;
   }
   Result<ManifestChain> chain(const SavedCut& saved) { return open_chain(saved.pack.bytes, objects, &ring); }
-  Result<std::vector<Bytes>> restore(const SavedCut& saved, unsigned parallelism = 1) {
+  Result<std::vector<Bytes>> restore(const SavedCut& saved, unsigned parallelism = 1,
+                                     const Sha256Kernels& sha256 = kOpensslSha256) {
     KVPACK_TRY_ASSIGN(const ManifestChain opened, chain(saved));
     KVPACK_TRY_ASSIGN(const RestorePlan plan, RestorePlan::create(opened));
-    return restore_cut(plan, objects, {.keys = &ring, .parallelism = parallelism});
+    return restore_cut(plan, objects, {.keys = &ring, .parallelism = parallelism, .sha256 = &sha256});
   }
 };
 
@@ -356,29 +358,60 @@ TEST(CutBuilder, AFailingSinkEndsTheSaveWithItsErrorAndNothingLater) {
   }
 }
 
-TEST(CutRestore, ReportsTheFirstDamagedChunkWhateverTheParallelism) {
+// Sixteen chunks, of which several of one group are damaged, each in a way of its own.
+TEST(CutRestore, ReportsTheFirstDamagedChunkWhateverTheParallelismAndTheKernels) {
   const auto family =
       *build_family(family_identity(), {{.layer = 2, .name = "k", .dimensions = {kTokenAxis, 8}}});
-  const Bytes a = noise(2'560 * 16, 1);
-  const std::vector<PlaneView> planes{{.bytes = a, .token_count = 2'560}};
-  for (const unsigned parallelism : {1U, 2U, 4U}) {
-    Fixture f(2'560);
-    const auto saved = f.save({.family = &family, .planes = planes, .spans = {.grain_tokens = 256}});
-    ASSERT_TRUE(saved.has_value());
-    const auto& refs = saved->manifest.payload[0].chunks;
-    f.objects.chunks[refs[7].object_key][5'000] ^= 1;
-    f.objects.chunks.erase(refs[8].object_key);
-    f.objects.chunks[refs[4].object_key][4'100] ^= 1;
-    const auto restored = f.restore(*saved, parallelism);
-    ASSERT_FALSE(restored.has_value());
-    EXPECT_EQ(restored.error().verdict(), "authentication:chunk object digest mismatch");
-    std::map<std::string, std::string> context;
-    for (const Context& c : restored.error().context) context[std::string(c.key)] = c.value;
-    EXPECT_EQ(context["tokens"], "[1024,256]");
-    EXPECT_EQ(context["layer"], "2");
-    EXPECT_EQ(context["state"], "k");
-    EXPECT_EQ(context["object"], refs[4].object_key.hex());
+  const Bytes a = noise(4'096 * 16, 1);
+  const std::vector<PlaneView> planes{{.bytes = a, .token_count = 4'096}};
+  const std::string digest = "authentication:chunk object digest mismatch";
+  const std::string padding = "reserved:chunk padding is nonzero";
+  const std::string magic = "bad_magic:invalid production chunk magic";
+  const std::string missing = "not_found:chunk is absent";
+  Fixture f(4'096);
+  const auto saved = f.save({.family = &family, .planes = planes, .spans = {.grain_tokens = 256}});
+  ASSERT_TRUE(saved.has_value());
+  const auto& refs = saved->manifest.payload[0].chunks;
+  const auto intact = f.objects.chunks;
+  const auto damage = [&](std::size_t chunk, const std::string& wanted) {
+    Bytes& object = f.objects.chunks[refs[chunk].object_key];
+    if (wanted == digest) object[kPageBytes + 100] ^= 1;
+    if (wanted == padding) object.back() = 1;
+    if (wanted == magic) object.front() ^= 1;
+    if (wanted == missing) f.objects.chunks.erase(refs[chunk].object_key);
+  };
+  // Behind the first fault those that a reader finds sooner, and those that it finds later.
+  const std::vector<std::vector<std::pair<std::size_t, std::string>>> faults{
+      {{4, digest}, {7, digest}, {8, missing}},
+      {{0, digest}, {1, missing}, {2, magic}},
+      {{3, digest}, {4, padding}, {5, missing}, {6, digest}},
+      {{6, magic}, {7, digest}, {9, magic}, {15, missing}},
+      {{7, digest}, {8, magic}, {12, digest}},
+      {{10, missing}, {11, digest}, {15, magic}},
+      {{15, digest}}};
+  for (const auto& several : faults) {
+    f.objects.chunks = intact;
+    for (const auto& [chunk, wanted] : several) damage(chunk, wanted);
+    const auto& [first, verdict] = several.front();
+    for (const Sha256Kernels& kernels : testing::sha256_sets()) {
+      for (const unsigned parallelism : {1U, 2U, 4U}) {
+        SCOPED_TRACE(testing::label(kernels) + " on " + std::to_string(parallelism) + ", chunk " +
+                     std::to_string(first));
+        const auto restored = f.restore(*saved, parallelism, kernels);
+        ASSERT_FALSE(restored.has_value());
+        EXPECT_EQ(restored.error().verdict(), verdict);
+        std::map<std::string, std::string> context;
+        for (const Context& c : restored.error().context) context[std::string(c.key)] = c.value;
+        EXPECT_EQ(context["tokens"], "[" + std::to_string(256 * first) + ",256]");
+        EXPECT_EQ(context["layer"], "2");
+        EXPECT_EQ(context["state"], "k");
+        EXPECT_EQ(context["object"], refs[first].object_key.hex());
+      }
+    }
   }
+  f.objects.chunks = intact;
+  for (const Sha256Kernels& kernels : testing::sha256_sets())
+    EXPECT_EQ((*f.restore(*saved, 2, kernels))[0], a) << testing::label(kernels);
 }
 
 TEST(CutRestore, RefusesMoreMemoryThanItMayTakeAndShortShadows) {
