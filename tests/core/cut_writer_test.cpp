@@ -254,6 +254,41 @@ TEST(CutWriter, StagingMemoryAndPiecesChangeNoByte) {
   }
 }
 
+std::atomic<std::size_t> mixed_passes{0};
+/// Counts where pages of objects are hashed beside what content ids cover first.
+void advance_and_count(std::span<Sha256State* const> states, std::span<const ByteSpan> messages) {
+  if (states.size() == 4 && messages.front().size() == kPageBytes && messages.back().size() < 512)
+    ++mixed_passes;
+  detail::openssl_advance(states, messages);
+}
+
+TEST(CutWriter, ContentIdsOfLaterChunksFillLanesThatFewDigestsLeaveIdle) {
+  Sha256Kernels kernels = kOpensslSha256;
+  kernels.lanes = 4;
+  kernels.pairs = true;
+  kernels.advance = &advance_and_count;
+  Fixture expected(25'000, alternating_family());
+  const auto saved = save_cut(expected.input(true), expected.objects, expected.random);
+  ASSERT_TRUE(saved.has_value()) << saved.error().verdict();
+  // Memory for one encrypted chunk, for two, three, and for more than there are lanes.
+  for (const std::size_t staging : {4'200U, 8'300U, 12'500U, 60'000U}) {
+    for (const unsigned parallelism : {1U, 2U, 5U}) {
+      Fixture f(25'000, alternating_family());
+      CutInput input = f.input(true, parallelism);
+      input.sha256 = &kernels;
+      CutWriter writer = *CutWriter::create(input, PlaneBytes::kLater);
+      writer.set_staging_bytes(staging);
+      PieceSink sink(f.objects);
+      mixed_passes = 0;
+      const auto written = writer.write_planes(f.spans(), sink, f.random);
+      ASSERT_TRUE(written.has_value()) << written.error().verdict();
+      EXPECT_EQ(mixed_passes > 0, staging < 60'000U) << staging << " " << parallelism;
+      EXPECT_EQ(f.objects.chunks, expected.objects.chunks) << staging;
+      EXPECT_EQ(f.objects.put_order, expected.objects.put_order) << staging;
+    }
+  }
+}
+
 TEST(CutWriter, AFailingPutOfAnEncryptedChunkEndsTheWriteThereWhateverTheMemory) {
   for (const std::size_t failing : {0U, 3U, 21U, 44U})
     with_all_kernels([&](const Sha256Kernels& kernels, unsigned parallelism) {

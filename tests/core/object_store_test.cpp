@@ -71,13 +71,17 @@ TEST(ObjectSource, FillsPiecesFromAWholeObject) {
 }
 
 TEST(Milestones, AreReachedHoweverTheScopeIsLeft) {
-  Milestones milestones(2);
+  Milestones milestones(4);
   std::jthread waiting([&] {
+    milestones.wait(3);
+    milestones.wait(2);
     milestones.wait(1);
     milestones.wait(0);
   });
   try {
     const MilestoneGuard guard(milestones, 1);
+    const MilestoneGuard more(milestones, 2, 2);
+    const MilestoneGuard none(milestones, 4, 0);
     throw std::bad_alloc();
   } catch (const std::bad_alloc&) {
     milestones.reach(0);

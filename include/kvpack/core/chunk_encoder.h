@@ -36,6 +36,14 @@ inline MutableByteSpan chunk_staging_place(MutableByteSpan staging, std::size_t 
   return staging.subspan(kCodecFrameHeaderBytes, plaintext_bytes);
 }
 
+/// Content ids of other chunks, found out in lanes that the digests of a group leave idle.
+struct IdentifyBeside {
+  const Id32* family_id = nullptr;
+  std::span<const ChunkContent> contents{};
+  std::span<Id32> ids{};  ///< As many.
+  bool done = false;      ///< Made: whether ids holds them. Not where one would be refused.
+};
+
 /// Encodes groups of chunks. Keeps its memory, about 4 KiB for each chunk of a group, from group to group.
 /// One thread at a time.
 class ChunkEncoder {
@@ -47,9 +55,10 @@ class ChunkEncoder {
   /// @error as chunk_content_id, of the first chunk that has one
   Status identify(const Id32& family_id, std::span<const ChunkContent> chunks, std::span<Id32> ids);
 
-  /// encode_chunk_into of each, into pieces. @pre at most kMaxChunkGroup
+  /// encode_chunk_into of each, into pieces. @pre at most kMaxChunkGroup, with those beside
+  /// @param beside  may be null
   /// @return how many could be encoded, and the error of the next one
-  std::pair<std::size_t, Status> encode(std::span<ChunkEncoding> chunks);
+  std::pair<std::size_t, Status> encode(std::span<ChunkEncoding> chunks, IdentifyBeside* beside = nullptr);
 
  private:
   struct Draft {
@@ -61,7 +70,9 @@ class ChunkEncoder {
   Status draft(ChunkEncoding& chunk, Draft& draft, MutableByteSpan head);
   void digest_pages(std::size_t count);
   void place_payload(ChunkEncoding& chunk, const Draft& draft, MutableByteSpan head) const;
-  void digest_objects(std::span<ChunkEncoding> chunks, std::span<Digest32> digests);
+  void digest_objects(std::span<ChunkEncoding> chunks, std::span<Digest32> digests, IdentifyBeside* beside);
+  Status prepare_identities(const Id32& family_id, std::span<const ChunkContent> chunks);
+  const HmacLaneKey& identity();
   MutableByteSpan head_of(std::size_t i) noexcept {
     return MutableByteSpan(heads_).subspan(i * kChunkHeadBytes, kChunkHeadBytes);
   }
@@ -85,29 +96,39 @@ inline constexpr std::size_t kLaneTurnBytes = 32'768;
 
 }  // namespace detail
 
-inline Status ChunkEncoder::identify(const Id32& family_id, std::span<const ChunkContent> chunks,
-                                     std::span<Id32> ids) {
-  assert(chunks.size() == ids.size() && chunks.size() <= kMaxChunkGroup);
+inline const HmacLaneKey& ChunkEncoder::identity() {
+  if (!identity_) identity_.emplace(keys_->key(KeyPurpose::kChunkIdentity), lanes_.kernels());
+  return *identity_;
+}
+
+/// What each content id covers before the plaintext.
+inline Status ChunkEncoder::prepare_identities(const Id32& family_id, std::span<const ChunkContent> chunks) {
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     KVPACK_TRY_ASSIGN(prefixes_[i],
                       detail::chunk_content_prefix(*keys_, family_id, chunks[i], std::move(prefixes_[i])));
   }
+  return success();
+}
+
+inline Status ChunkEncoder::identify(const Id32& family_id, std::span<const ChunkContent> chunks,
+                                     std::span<Id32> ids) {
+  assert(chunks.size() == ids.size() && chunks.size() <= kMaxChunkGroup);
+  KVPACK_TRY(prepare_identities(family_id, chunks));
   if (!gains_by_lanes(lanes_.kernels(), chunks.size())) {
     for (std::size_t i = 0; i < chunks.size(); ++i)
       ids[i] = Id32{hmac_sha256(keys_->chunk_identity_mac(), {prefixes_[i], chunks[i].plaintext})};
     return success();
   }
-  if (!identity_) identity_.emplace(keys_->key(KeyPurpose::kChunkIdentity), lanes_.kernels());
   const std::span<Sha256Lane> lanes = lanes_.start(chunks.size());
   std::array<ByteSpan, kMaxChunkGroup> messages{};
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    identity_->start(lanes[i]);
+    identity().start(lanes[i]);
     messages[i] = prefixes_[i];
   }
   advance_lanes(lanes, std::span(messages).first(chunks.size()));
   for (std::size_t i = 0; i < chunks.size(); ++i) messages[i] = chunks[i].plaintext;
   advance_lanes(lanes, std::span(messages).first(chunks.size()));
-  for (std::size_t i = 0; i < chunks.size(); ++i) ids[i] = Id32{identity_->finish(lanes[i])};
+  for (std::size_t i = 0; i < chunks.size(); ++i) ids[i] = Id32{identity().finish(lanes[i])};
   return success();
 }
 
@@ -172,22 +193,38 @@ inline void ChunkEncoder::place_payload(ChunkEncoding& chunk, const Draft& draft
   chunk.pieces = {page, payload, padding};
 }
 
-inline void ChunkEncoder::digest_objects(std::span<ChunkEncoding> chunks, std::span<Digest32> digests) {
-  if (!gains_by_lanes(lanes_.kernels(), chunks.size())) {
+/// The digests of the objects, and in the same pass the content ids of other chunks.
+inline void ChunkEncoder::digest_objects(std::span<ChunkEncoding> chunks, std::span<Digest32> digests,
+                                         IdentifyBeside* beside) {
+  const bool identifies = beside != nullptr && !chunks.empty() &&
+                          gains_by_lanes(lanes_.kernels(), chunks.size() + beside->contents.size()) &&
+                          prepare_identities(*beside->family_id, beside->contents).has_value();
+  const std::size_t hashes = chunks.size() + (identifies ? beside->contents.size() : 0);
+  if (!gains_by_lanes(lanes_.kernels(), hashes)) {
     for (std::size_t i = 0; i < chunks.size(); ++i)
       digests[i] = sha256({chunks[i].pieces[0], chunks[i].pieces[1], chunks[i].pieces[2]});
     return;
   }
-  const std::span<Sha256Lane> lanes = lanes_.start(chunks.size());
-  std::array<ByteSpan, kMaxChunkGroup> messages{};
-  for (std::size_t piece = 0; piece < 3; ++piece) {
-    for (std::size_t i = 0; i < chunks.size(); ++i) messages[i] = chunks[i].pieces[piece];
-    advance_lanes(lanes, std::span(messages).first(chunks.size()));
+  assert(hashes <= kMaxChunkGroup);
+  const std::span<Sha256Lane> lanes = lanes_.start(hashes);
+  std::array<std::array<ByteSpan, kMaxChunkGroup>, 3> messages{};
+  for (std::size_t piece = 0; piece < 3; ++piece)
+    for (std::size_t i = 0; i < chunks.size(); ++i) messages[piece][i] = chunks[i].pieces[piece];
+  for (std::size_t lane = chunks.size(); lane < hashes; ++lane) {
+    identity().start(lanes[lane]);
+    messages[0][lane] = prefixes_[lane - chunks.size()];
+    messages[1][lane] = beside->contents[lane - chunks.size()].plaintext;
   }
+  for (const auto& piece : messages) advance_lanes(lanes, std::span(piece).first(hashes));
   for (std::size_t i = 0; i < chunks.size(); ++i) digests[i] = lanes[i].finish();
+  if (!identifies) return;
+  for (std::size_t lane = chunks.size(); lane < hashes; ++lane)
+    beside->ids[lane - chunks.size()] = Id32{identity().finish(lanes[lane])};
+  beside->done = true;
 }
 
-inline std::pair<std::size_t, Status> ChunkEncoder::encode(std::span<ChunkEncoding> chunks) {
+inline std::pair<std::size_t, Status> ChunkEncoder::encode(std::span<ChunkEncoding> chunks,
+                                                           IdentifyBeside* beside) {
   assert(chunks.size() <= kMaxChunkGroup);
   if (heads_.size() < chunks.size() * kChunkHeadBytes) (void)room_in(heads_, chunks.size() * kChunkHeadBytes);
   std::array<Draft, kMaxChunkGroup> drafts{};
@@ -201,7 +238,7 @@ inline std::pair<std::size_t, Status> ChunkEncoder::encode(std::span<ChunkEncodi
   }
   digest_pages(count);
   for (std::size_t i = 0; i < count; ++i) place_payload(chunks[i], drafts[i], head_of(i));
-  digest_objects(chunks.first(count), digests);
+  digest_objects(chunks.first(count), digests, beside);
   for (std::size_t i = 0; i < count; ++i) {
     const ChunkHeader& header = drafts[i].header;
     chunks[i].ref = {header.content_id, header.object_key,      Id32{digests[i]},

@@ -101,14 +101,19 @@ class CutWriter {
   struct Batch;
   struct Step;
   struct Schedule;
+  struct Claim;
+  class AheadJobs;
   struct Run;
-  static constexpr std::size_t kNoGroup = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t kNotAhead = std::numeric_limits<std::size_t>::max();
 
   CutWriter() = default;
   Status write_chunks(Run& run, std::size_t state_count, RandomSource& random);
   std::vector<Batch> make_batches(const Run& run, std::size_t most) const;
   Schedule make_schedule(const Run& run) const;
-  Status identify_ahead(Run& run, std::span<const std::size_t> jobs, EncodeWorker& worker) const;
+  ChunkContent content_of(const Run& run, const ChunkJob& job) const;
+  static void keep_ids(Run& run, const Claim& claim, std::span<const Id32> ids);
+  void identify_ahead(Run& run, std::size_t end, EncodeWorker& worker) const;
+  std::pair<std::size_t, Status> encode_batch(Run& run, EncodeWorker& worker) const;
   Status write_batch(Run& run, const Batch& batch, EncodeWorker& worker);
   std::pair<std::size_t, Status> make_chunks(Run& run, const Batch& batch, EncodeWorker& worker) const;
   std::pair<std::size_t, Status> get_plaintexts(const Run& run, const Batch& batch,
@@ -208,6 +213,39 @@ struct CutWriter::Schedule {
   std::vector<Step> steps{};
 };
 
+/// Some of the jobs that are identified ahead.
+struct CutWriter::Claim {
+  std::size_t first = 0;  ///< Place among those.
+  std::span<const std::size_t> jobs{};
+};
+
+/// Jobs whose content ids are found out before their batches, in order: by steps of their own, or beside the
+/// digests of an earlier batch. Whoever comes first claims them, and reaches their milestones.
+class CutWriter::AheadJobs {
+ public:
+  /// Before the first is claimed.
+  void set(std::vector<std::size_t> jobs) {
+    jobs_ = std::move(jobs);
+    ended_.emplace(jobs_.size());
+  }
+  /// The next ones. @param end  none from this place on
+  Claim claim(std::size_t most, std::size_t end) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t first = next_;
+    const std::size_t count = std::min(most, std::max(first, std::min(end, jobs_.size())) - first);
+    next_ += count;
+    return {first, std::span(jobs_).subspan(first, count)};
+  }
+  /// By place: identified, or left to its batch.
+  Milestones& ended() noexcept { return *ended_; }
+
+ private:
+  std::mutex mutex_;
+  std::size_t next_ = 0;
+  std::vector<std::size_t> jobs_{};
+  std::optional<Milestones> ended_{};
+};
+
 /// One call of write_planes or write_stream.
 struct CutWriter::Run {
   ChunkSink* sink = nullptr;
@@ -216,8 +254,8 @@ struct CutWriter::Run {
   std::vector<ChunkJob> jobs{};
   OrderedTurns reads{};  ///< From the source.
   OrderedTurns puts{};
-  std::optional<Milestones> identified{};   ///< By group.
-  std::vector<std::size_t> group_of_job{};  ///< Of jobs that are identified ahead, else kNoGroup.
+  AheadJobs ahead{};
+  std::vector<std::size_t> ahead_of_job{};  ///< Its place among those, else kNotAhead.
 };
 
 /// Memory of one thread.
@@ -351,27 +389,56 @@ inline CutWriter::Schedule CutWriter::make_schedule(const Run& run) const {
   return schedule;
 }
 
-/// What would be refused is left to its batch, whose order is the one of verdicts.
-inline Status CutWriter::identify_ahead(Run& run, std::span<const std::size_t> jobs,
-                                        EncodeWorker& worker) const {
-  if (!gains_by_lanes(*sha256_, jobs.size())) return success();
+/// @pre its plaintext lies in a plane, in wire order
+inline ChunkContent CutWriter::content_of(const Run& run, const ChunkJob& job) const {
+  const StatePlan& plan = plan_of(job);
+  const ChunkSpan& span = plan.realized.chunk_spans[job.span];
+  return {&plan.fixed->key, span, plane_span(plan, run.planes[job.state], span)};
+}
+
+inline void CutWriter::keep_ids(Run& run, const Claim& claim, std::span<const Id32> ids) {
+  for (std::size_t i = 0; i < claim.jobs.size(); ++i) {
+    ChunkJob& job = run.jobs[claim.jobs[i]];
+    job.content_id = ids[i];
+    job.identified = true;
+  }
+}
+
+/// Those before a place that nobody has claimed. What would be refused is left to its batch, whose order is
+/// the one of verdicts.
+inline void CutWriter::identify_ahead(Run& run, std::size_t end, EncodeWorker& worker) const {
+  for (;;) {
+    const Claim claim = run.ahead.claim(kMaxChunkGroup, end);
+    const MilestoneGuard ended(run.ahead.ended(), claim.first, claim.jobs.size());
+    const std::size_t count = claim.jobs.size();
+    if (count == 0) return;
+    if (!gains_by_lanes(*sha256_, count)) continue;
+    std::array<ChunkContent, kMaxChunkGroup> contents{};
+    std::array<Id32, kMaxChunkGroup> ids{};
+    for (std::size_t i = 0; i < count; ++i) contents[i] = content_of(run, run.jobs[claim.jobs[i]]);
+    if (worker.encoder.identify(family_->id(), std::span(contents).first(count), std::span(ids).first(count))
+            .has_value())
+      keep_ids(run, claim, ids);
+  }
+}
+
+/// Encodes what the worker has collected. Where memory holds fewer chunks than the kernels have lanes,
+/// content ids of later ones fill the rest.
+inline std::pair<std::size_t, Status> CutWriter::encode_batch(Run& run, EncodeWorker& worker) const {
+  const std::size_t used = worker.encodings.size();
+  const Claim claim =
+      run.ahead.claim(used == 0 ? 0 : sha256_->lanes - std::min(used, sha256_->lanes), kNotAhead);
+  const MilestoneGuard ended(run.ahead.ended(), claim.first, claim.jobs.size());
+  const std::size_t count = claim.jobs.size();
   std::array<ChunkContent, kMaxChunkGroup> contents{};
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    const ChunkJob& job = run.jobs[jobs[i]];
-    const StatePlan& plan = plan_of(job);
-    const ChunkSpan& span = plan.realized.chunk_spans[job.span];
-    contents[i] = {&plan.fixed->key, span, plane_span(plan, run.planes[job.state], span)};
-  }
   std::array<Id32, kMaxChunkGroup> ids{};
-  if (!worker.encoder
-           .identify(family_->id(), std::span(contents).first(jobs.size()), std::span(ids).first(jobs.size()))
-           .has_value())
-    return success();
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    run.jobs[jobs[i]].content_id = ids[i];
-    run.jobs[jobs[i]].identified = true;
-  }
-  return success();
+  for (std::size_t i = 0; i < count; ++i) contents[i] = content_of(run, run.jobs[claim.jobs[i]]);
+  IdentifyBeside beside{.family_id = &family_->id(),
+                        .contents = std::span(contents).first(count),
+                        .ids = std::span(ids).first(count)};
+  auto encoded = worker.encoder.encode(worker.encodings, count == 0 ? nullptr : &beside);
+  if (beside.done) keep_ids(run, claim, ids);
+  return encoded;
 }
 
 /// The content ids of the first `count` chunks of a batch, whose plaintexts are there.
@@ -381,8 +448,8 @@ inline Status CutWriter::identify_batch(Run& run, const Batch& batch, std::size_
   std::array<std::size_t, kMaxChunkGroup> wanted{};
   std::size_t unknown = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (const std::size_t group = run.group_of_job[batch.first + i]; group != kNoGroup)
-      run.identified->wait(group);
+    if (const std::size_t place = run.ahead_of_job[batch.first + i]; place != kNotAhead)
+      run.ahead.ended().wait(place);
     const ChunkJob& job = run.jobs[batch.first + i];
     worker.ids[i] = job.content_id;
     if (job.identified) continue;
@@ -492,7 +559,7 @@ inline std::pair<std::size_t, Status> CutWriter::make_chunks(Run& run, const Bat
                                 .random = &worker.draws.back(),
                                 .staging = worker.rooms[i]});
   }
-  auto [encoded, encoding] = worker.encoder.encode(worker.encodings);
+  auto [encoded, encoding] = encode_batch(run, worker);
   for (std::size_t i = 0; i < count; ++i) {
     if (worker.found[i]) continue;
     if (worker.encoding_of[i] >= encoded) return {i, std::move(encoding)};
@@ -541,17 +608,24 @@ inline Status CutWriter::write_chunks(Run& run, std::size_t state_count, RandomS
     for (ChunkJob& job : run.jobs) KVPACK_TRY(random.fill(job.draw));
 
   const Schedule schedule = make_schedule(run);
-  run.identified.emplace(schedule.groups.size());
-  run.group_of_job.assign(run.jobs.size(), kNoGroup);
-  for (std::size_t group = 0; group < schedule.groups.size(); ++group)
-    for (const std::size_t job : schedule.groups[group]) run.group_of_job[job] = group;
+  std::vector<std::size_t> ahead;
+  std::vector<std::size_t> ends;  // of the groups among those
+  run.ahead_of_job.assign(run.jobs.size(), kNotAhead);
+  for (const std::vector<std::size_t>& group : schedule.groups) {
+    for (const std::size_t job : group) {
+      run.ahead_of_job[job] = ahead.size();
+      ahead.push_back(job);
+    }
+    ends.push_back(ahead.size());
+  }
+  run.ahead.set(std::move(ahead));
   KVPACK_TRY(for_each_in_parallel(
       schedule.steps.size(), parallelism_, [&] { return EncodeWorker(*keys_, *sha256_); },
       [&](EncodeWorker& worker, std::size_t i) -> Status {
         const Step& step = schedule.steps[i];
         if (!step.identifies) return write_batch(run, schedule.batches[step.number], worker);
-        const MilestoneGuard done(*run.identified, step.number);
-        return identify_ahead(run, schedule.groups[step.number], worker);
+        identify_ahead(run, ends[step.number], worker);
+        return success();
       }));
   states_written_ += state_count;
   return success();

@@ -88,17 +88,21 @@ class Milestones {
   std::vector<bool> reached_;
 };
 
-/// Reaches a milestone however its scope is left.
+/// Reaches milestones however its scope is left.
 class MilestoneGuard {
  public:
-  MilestoneGuard(Milestones& milestones, std::size_t i) noexcept : milestones_(&milestones), item_(i) {}
+  MilestoneGuard(Milestones& milestones, std::size_t first, std::size_t count = 1) noexcept
+      : milestones_(&milestones), first_(first), count_(count) {}
   MilestoneGuard(const MilestoneGuard&) = delete;
   MilestoneGuard& operator=(const MilestoneGuard&) = delete;
-  ~MilestoneGuard() { milestones_->reach(item_); }
+  ~MilestoneGuard() {
+    for (std::size_t i = 0; i < count_; ++i) milestones_->reach(first_ + i);
+  }
 
  private:
   Milestones* milestones_;
-  std::size_t item_;
+  std::size_t first_;
+  std::size_t count_;
 };
 
 /// Calls job(worker, i) once for each i in [0, count), on up to `parallelism` threads (the caller's is one of
