@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Builds what is written for Armv8 with a cross compiler and runs it under qemu-user: `armv8.py SOURCE_FOLDER COMPILER
 QEMU`. Digests of the SHA-256 kernels are held against hashlib; the byte blocks of base, and PackBits over them, against
-their form for any machine. It says that they are right, not how fast they are.
+their form for any machine. It says that they are right, not how fast they are, and needs no OpenSSL of that machine:
+with one, tests/cross/run.sh runs there what tests/crypto has for kernels.
 
 Exit 77, which ctest shows as skipped: the cross compiler or the emulator is missing.
 """
