@@ -79,21 +79,29 @@ void report(const char* name, long which, bool sticky, kvpack_status status, con
   ++check_failures;
 }
 
+/// How many allocations the latest attempt made that none of them failed: it is not always the same number.
+long latest_whole = 0;
+
 void succeed(const char* name, Trial& trial) {
   kvpack_error* error = nullptr;
   trial.prepare();
+  memory::begin(0, false);
   const kvpack_status status = trial.attempt(&error);
+  memory::end();
+  latest_whole = memory::counted;
   if (status != KVPACK_OK) report(name, 0, false, status, error);
   drop_handle(kvpack_error_free, error);
   trial.finish();
 }
 
-void fail_at(const char* name, Trial& trial, long which, bool sticky) {
+/// @return false: the attempt was done before that allocation
+bool fail_at(const char* name, Trial& trial, long which, bool sticky) {
   kvpack_error* error = nullptr;
   trial.prepare();
   memory::begin(which, sticky);
   const kvpack_status status = trial.attempt(&error);
   const bool failed = memory::end();
+  if (!failed) latest_whole = memory::counted;
   // A failure that took nothing away, such as that of a cache inside SQLite, may pass unseen.
   const bool as_promised =
       status == KVPACK_OK ? error == nullptr
@@ -105,18 +113,21 @@ void fail_at(const char* name, Trial& trial, long which, bool sticky) {
   trial.finish();
   if (status != KVPACK_OK) succeed(name, trial);
   if (check_failures != failures && as_promised) report(name, which, sticky, status, nullptr);
+  return failed;
+}
+
+/// The last allocations of an attempt, counted from its end, with a few tries for where that is.
+/// @return how many failed
+long fail_last(const char* name, Trial& trial) {
+  long hits = 0;
+  for (long tries = 0; hits < kLastPoints && tries < 3 * kLastPoints; ++tries)
+    if (fail_at(name, trial, std::max(1L, latest_whole - hits), hits % 2 != 0)) ++hits;
+  return hits;
 }
 
 void run_trial(const char* name, Trial& trial) {
-  trial.prepare();
-  memory::begin(0, false);
-  kvpack_error* error = nullptr;
-  const kvpack_status status = trial.attempt(&error);
-  memory::end();
-  const long all = memory::counted;
-  if (status != KVPACK_OK) report(name, 0, false, status, error);
-  drop_handle(kvpack_error_free, error);
-  trial.finish();
+  succeed(name, trial);
+  const long all = latest_whole;
   const long step = runs_all() ? 1 : std::max(1L, all / kDefaultPoints);
   long failures = 0;
   for (long which = 1; which <= all; which += step, ++failures) {
@@ -125,10 +136,8 @@ void run_trial(const char* name, Trial& trial) {
     fail_at(name, trial, moved, false);
     if (runs_all() || failures % 2 == 0) fail_at(name, trial, moved, true);
   }
-  if (!runs_all())
-    for (long which = std::max(1L, all - kLastPoints + 1); which <= all; ++which, ++failures)
-      fail_at(name, trial, which, which % 2 == 0);
-  std::printf("%-16s %5ld allocations, %4ld failed\n", name, all, failures);
+  const long last = fail_last(name, trial);
+  std::printf("%-16s %5ld allocations, %4ld failed and the last %ld\n", name, all, failures, last);
 }
 
 #define KVPACK_TRIAL_TRY(call)                          \
@@ -520,6 +529,33 @@ class StoreSaveTrial final : public StoreTrial {
   kvpack_store_saved* saved_ = nullptr;
 };
 
+/// There is no memory any more from the moment at which the store says that it has saved.
+class DurableSaveTrial final : public StoreTrial {
+ public:
+  explicit DurableSaveTrial(bool from_engine) : StoreTrial(from_engine) {
+    drop_handle(kvpack_store_free, fixture_.store);
+    kvpack_store_options options = store_options(fixture_.keys);
+    options.log = [](void*, std::uint32_t, const char* text) {
+      if (std::strncmp(text, "saved: ", 7) == 0) memory::begin(1, true);
+    };
+    EXPECT_OK(kvpack_store_open(&fixture_.store, &options, &error));
+  }
+  kvpack_status attempt(kvpack_error** error) override {
+    const kvpack_status status = save_cut_of(&saved_, error);
+    CHECK(memory::is_counting);
+    memory::end();
+    return status;
+  }
+  void finish() override {
+    CHECK(kvpack_store_saved_cut_count(saved_) == 1);
+    drop_handle(kvpack_store_saved_free, saved_);
+    expect_manifests(1);
+  }
+
+ private:
+  kvpack_store_saved* saved_ = nullptr;
+};
+
 class StoreRestoreTrial final : public StoreTrial {
  public:
   explicit StoreRestoreTrial(bool into_engine) : StoreTrial(into_engine) {
@@ -751,6 +787,16 @@ bool learn_fixed_error() {
   return status == KVPACK_ERR_NO_MEMORY && cancel == nullptr && fixed_error != nullptr;
 }
 
+/// What is durable can no longer fail.
+void save_without_memory_at_the_end(const char* name, bool from_engine) {
+  DurableSaveTrial trial(from_engine);
+  kvpack_error* error = nullptr;
+  const kvpack_status status = trial.attempt(&error);
+  if (status != KVPACK_OK) report(name, 1, true, status, error);
+  drop_handle(kvpack_error_free, error);
+  trial.finish();
+}
+
 template <class T, class... Arguments>
 void run(const char* name, const char* only, Arguments... arguments) {
   if (only != nullptr && std::strcmp(only, name) != 0) return;
@@ -778,6 +824,8 @@ int main(int argc, char** argv) {
     return 1;
   }
   const char* const only = argc > 1 ? argv[1] : nullptr;
+  save_without_memory_at_the_end("store_save, when it is durable", false);
+  save_without_memory_at_the_end("engine_save, when it is durable", true);
   run<CutTrial>("cut", only);
   run<SetTrial>("set_write", only, true);
   run<SetTrial>("set_read", only, false);
