@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "cli/bench/again.h"
 #include "cli/bench/chart.h"
 #include "cli/bench/families.h"
 #include "cli/bench/report.h"
@@ -26,6 +27,8 @@ struct Options {
   std::string json_file;
   std::string markdown_file;
   std::string plot_file;
+  unsigned seconds = kMostSeconds;
+  bool without_sha = false;
   std::size_t data_mib = kGoalChunks * kGoalChunkBytes >> 20;
 };
 
@@ -67,6 +70,7 @@ Result<BenchOptions> options_of(const Environment& environment, const Options& o
   }
   out.quick = options.quick;
   out.rounds = options.quick ? kQuickRounds : kLeastRounds;
+  out.seconds = options.seconds;
   out.chart = !options.plot_file.empty();
   out.most_threads = environment.common->parallelism();
   out.data_bytes = options.data_mib << 20;
@@ -80,7 +84,8 @@ Result<BenchOptions> options_of(const Environment& environment, const Options& o
 Status measure_all(BenchRun& run) {
   for (const Family& family : kFamilies) {
     if (!run.wants_any(family.goals)) continue;
-    Status done = run.out_of_time() ? Status(fail(ErrorCode::kIo, "no time is left")) : family.measure(run);
+    Status done = run.time_left();
+    if (done.has_value()) done = family.measure(run);
     if (!done.has_value() && done.error().code != ErrorCode::kIo) return done;
     const std::string reason = done.has_value() ? "" : done.error().message;
     for (const std::string_view id : family.goals)
@@ -89,7 +94,9 @@ Status measure_all(BenchRun& run) {
   for (Status (*const beside)(BenchRun&) : {&measure_rows, &measure_chart}) {
     if (run.out_of_time() || (beside == &measure_chart && !run.options().chart)) continue;
     const Status done = beside(run);
-    if (!done.has_value() && done.error().code != ErrorCode::kIo) return done;
+    if (done.has_value()) continue;
+    if (done.error().code != ErrorCode::kIo) return done;
+    run.note("what stands beside the goals is not complete: " + done.error().message);
   }
   return success();
 }
@@ -125,6 +132,12 @@ int run_bench(const Environment& environment, const Options& options) {
   bench_options.narrow = !options.kernel.empty() && (*kernels)->lanes < kMaxSha256Lanes;
   BenchRun run(*environment.fs, bench_options, **kernels,
                [&](const std::string& line) { reporter.note(line); });
+  if (options.without_sha) {
+    if (const Status done = measure_without_sha(run); !done.has_value())
+      return reporter.failure(done.error(), "");
+    print(stdout, rows_as_lines(run.rows()));
+    return kExitDone;
+  }
   if (run.machine().assertions || !run.machine().optimised)
     reporter.note("this build has assertions or is not optimised: figures are lower than they could be");
   if (const Status done = measure_all(run); !done.has_value()) return reporter.failure(done.error(), "");
@@ -147,7 +160,7 @@ int run_bench(const Environment& environment, const Options& options) {
     if (!written.has_value()) return reporter.failure(as_named_file(written.error()), options.markdown_file);
   }
   print(stdout, environment.common->json ? json : bench_text(setting, figures, run.rows()));
-  return options.check && failed_gates(figures) > 0 ? kExitRefused : kExitDone;
+  return exit_code_of(figures, options.check);
 }
 
 }  // namespace
@@ -184,6 +197,15 @@ void add_bench(CLI::App& app, const Environment& environment) {
           "MiB of payload for each measurement (default: 256); goals about many chunks need all of it")
       ->check(CLI::Range(std::size_t{4}, bench::kGoalChunks * bench::kGoalChunkBytes >> 20))
       ->type_name("N");
+  command
+      ->add_option(
+          "--seconds", options->seconds,
+          "begin nothing more after so many seconds; what was not measured is inconclusive (default: "
+          "225)")
+      ->check(CLI::Range(0U, bench::kMostSeconds))
+      ->type_name("N");
+  // For the process that this one starts; not for people.
+  command->add_flag(bench::kWithoutShaOption, options->without_sha)->group("");
   add_common(*command, *environment.common);
   when_chosen(*command, environment, options, bench_command::run_bench);
 }

@@ -15,7 +15,7 @@ void collect(const CLI::App& command, const std::string& path, std::vector<Offer
   for (const CLI::App* below : command.get_subcommands([](const CLI::App*) { return true; }))
     if (!below->get_name().empty()) offer.commands.push_back(below);
   for (const CLI::Option* option : command.get_options())
-    if (option->nonpositional()) offer.options.push_back(option);
+    if (option->nonpositional() && !option->get_group().empty()) offer.options.push_back(option);
   offers.push_back(offer);
   for (const CLI::App* below : offer.commands) collect(*below, path + " " + below->get_name(), offers);
 }

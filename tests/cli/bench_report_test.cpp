@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/outcome.h"
+
 namespace kvpack::cli::bench {
 namespace bench_report_test {
 namespace {
@@ -90,6 +92,18 @@ TEST(BenchReport, WhatWasNotMeasuredHasNoNumbers) {
   EXPECT_EQ(missing["reason"], "files lie in memory");
   EXPECT_EQ(missing["control"], (json{{"kind", "device"}}));
   EXPECT_TRUE(value["rows"].empty());
+}
+
+TEST(BenchReport, AFailedGateRefusesWhereItIsAskedFor) {
+  EXPECT_EQ(failed_gates(figures()), 1U);
+  EXPECT_EQ(exit_code_of(figures(), true), kExitRefused);
+  EXPECT_EQ(exit_code_of(figures(), false), kExitDone);
+  // What was not measured, or proves nothing, is no failure.
+  Figure none{.part = &goal_part("G9", "R"), .ratio = {0.1, 0.1, 0.1}, .not_valid = "no disk"};
+  EXPECT_EQ(exit_code_of({judged(none)}, true), kExitDone);
+  EXPECT_EQ(exit_code_of({judged({.part = &goal_part("G1"), .ratio = {2, 2, 2}})}, true), kExitDone);
+  EXPECT_EQ(exit_code_of({judged({.part = &goal_part("G1"), .ratio = {1.9, 1.9, 1.9}})}, true), kExitRefused);
+  EXPECT_EQ(exit_code_of({}, true), kExitDone);
 }
 
 TEST(BenchReport, NothingIsAReportToo) {

@@ -86,16 +86,21 @@ TEST(BenchRounds, WhatComesBeforeMayFailToo) {
   EXPECT_EQ(samples.error().message, "no place");
 }
 
-TEST(BenchRounds, EndsBetweenRoundsWhenTimeIsUp) {
-  Stage stage;
-  RoundLoop loop = stage.loop(5);
-  int left = 2;
-  loop.out_of_time = [&] { return left-- == 0; };
-  const std::vector<Variant> variants{stage.variant("a", {1}), stage.variant("b", {1})};
-  const auto samples = run_rounds(variants, loop);
-  ASSERT_TRUE(samples.has_value());
-  EXPECT_EQ(samples->rounds(), 2U);
-  EXPECT_EQ(samples->seconds[1].size(), 2U);
+TEST(BenchRounds, RoundThatTimeDoesNotSufficeForIsDropped) {
+  // Two turns warm up, two are a round.
+  for (const auto& [turns, rounds] : std::initializer_list<std::pair<int, std::size_t>>{
+           {0, 0}, {1, 0}, {2, 0}, {3, 0}, {4, 1}, {5, 1}, {6, 2}, {100, 5}}) {
+    Stage stage;
+    RoundLoop loop = stage.loop(5);
+    loop.out_of_time = [&stage, most = static_cast<std::size_t>(turns)] {
+      return stage.calls.size() >= most;
+    };
+    const std::vector<Variant> variants{stage.variant("a", {1}), stage.variant("b", {1})};
+    const auto samples = run_rounds(variants, loop);
+    ASSERT_TRUE(samples.has_value());
+    EXPECT_EQ(stage.calls.size(), std::min<std::size_t>(static_cast<std::size_t>(turns), 12)) << turns;
+    for (const std::vector<double>& seconds : samples->seconds) EXPECT_EQ(seconds.size(), rounds) << turns;
+  }
 }
 
 TEST(BenchRounds, RatioIsMedianOverMedianAndItsRangeThatOfTheRounds) {
@@ -120,6 +125,13 @@ TEST(BenchRounds, MedianOfAnEvenNumberIsTheUpperOfTheTwo) {
   EXPECT_EQ(median({3, 1, 2}), 2);
   EXPECT_EQ(median({4, 1, 2, 3}), 3);
   EXPECT_EQ(median({7}), 7);
+}
+
+TEST(BenchRounds, RateIsOverTheMedianAndItsRangeOverTheExtremes) {
+  const Ratio rate = rate_of({{{1, 1}, {4, 2, 8}}}, 1, 16);
+  EXPECT_DOUBLE_EQ(rate.median, 4);
+  EXPECT_DOUBLE_EQ(rate.min, 2);
+  EXPECT_DOUBLE_EQ(rate.max, 8);
 }
 
 TEST(BenchRounds, SpreadIsSlowestOverFastest) {

@@ -21,7 +21,6 @@ namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 constexpr std::size_t kBlockBytes = 4096;
-constexpr unsigned kInFlight = 6;
 
 /// A descriptor that closes itself.
 class Descriptor {
@@ -68,15 +67,15 @@ class AlignedRoom {
   std::uint8_t* bytes_;
 };
 
-/// Calls work(i) for each file, on some threads. @return the first error that was met
+/// Calls work(i, thread) for each file, on some threads. @return the first error that was met
 template <class Work>
 Status on_threads(std::size_t count, unsigned threads, const Work& work) {
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
   Status first = success();
-  const auto run = [&] {
+  const auto run = [&](unsigned thread) {
     for (std::size_t i = next++; i < count; i = next++) {
-      Status done = work(i);
+      Status done = work(i, thread);
       if (done.has_value()) continue;
       const std::lock_guard lock(mutex);
       if (first.has_value()) first = std::move(done);
@@ -85,8 +84,8 @@ Status on_threads(std::size_t count, unsigned threads, const Work& work) {
   };
   {
     std::vector<std::jthread> others;
-    for (unsigned i = 1; i < threads; ++i) others.emplace_back(run);
-    run();
+    for (unsigned i = 1; i < threads; ++i) others.emplace_back(run, i);
+    run(0);
   }
   return first;
 }
@@ -151,14 +150,22 @@ Status BareFolder::write_durably(const std::string& name, ByteSpan bytes) {
   return ::fsync(descriptor_) == 0 ? success() : Status(failed("sync", path_));
 }
 
-Status write_bare_files(const std::string& folder, const std::string& name,
-                        const std::vector<std::size_t>& sizes, BareWrites way) {
+struct BareFiles::Buffers {
+  explicit Buffers(unsigned readers) : in(readers, Bytes(kPieceBytes)) {}
+  AlignedRoom out{};
+  std::vector<Bytes> in;  ///< One for each thread that reads.
+};
+
+BareFiles::BareFiles(unsigned readers) : buffers_(std::make_unique<Buffers>(readers)) {}
+BareFiles::~BareFiles() = default;
+
+Status BareFiles::write(const std::string& folder, const std::string& name,
+                        const std::vector<std::size_t>& sizes, const BareWay& way) const {
 #ifdef O_DIRECT
-  const int flags = way == BareWrites::kDirect ? O_DIRECT : 0;
+  const int flags = way.direct ? O_DIRECT : 0;
 #else
   const int flags = 0;
 #endif
-  const AlignedRoom room;
   std::vector<Descriptor> files;
   std::vector<std::string> paths;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -167,25 +174,25 @@ Status write_bare_files(const std::string& folder, const std::string& name,
     KVPACK_TRY_ASSIGN(Descriptor file, create(paths.back(), sizes[i] % kBlockBytes == 0 ? flags : 0));
     files.push_back(std::move(file));
   }
-  const unsigned threads = way == BareWrites::kDirect ? kInFlight : 1;
-  const auto write = [&](std::size_t i) -> Status {
-    KVPACK_TRY(write_one(files[i].get(), sizes[i], room.bytes(), paths[i]));
-    if (way == BareWrites::kCached) start_write_back(files[i].get());
+  const auto write_file = [&](std::size_t i, unsigned) -> Status {
+    KVPACK_TRY(write_one(files[i].get(), sizes[i], buffers_->out.bytes(), paths[i]));
+    if (!way.direct) start_write_back(files[i].get());
     return success();
   };
-  const auto sync = [&](std::size_t i) -> Status {
+  const auto sync_file = [&](std::size_t i, unsigned) -> Status {
     return ::fsync(files[i].get()) == 0 ? success() : Status(failed("sync", paths[i]));
   };
-  KVPACK_TRY(on_threads(files.size(), threads, write));
-  KVPACK_TRY(on_threads(files.size(), threads, sync));
+  KVPACK_TRY(on_threads(files.size(), way.writers, write_file));
+  KVPACK_TRY(on_threads(files.size(), way.syncers, sync_file));
   const Descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.get() < 0 || ::fsync(directory.get()) != 0) return failed("sync", folder);
   return success();
 }
 
-Status read_bare_files(const std::vector<std::string>& files, unsigned threads) {
-  return on_threads(files.size(), threads, [&](std::size_t i) -> Status {
-    Bytes buffer(kPieceBytes);
+Status BareFiles::read(const std::vector<std::string>& files) {
+  const auto readers = static_cast<unsigned>(buffers_->in.size());
+  return on_threads(files.size(), readers, [&](std::size_t i, unsigned thread) -> Status {
+    Bytes& buffer = buffers_->in[thread];
     const Descriptor file(::open(files[i].c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (file.get() < 0) return failed("open", files[i]);
     for (std::size_t at = 0;;) {

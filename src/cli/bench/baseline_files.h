@@ -33,18 +33,40 @@ class BareFolder {
   std::string path_;
 };
 
-/// How many bytes are written to files at once. Which is faster is the disk's matter.
-enum class BareWrites : std::uint8_t {
-  kCached,  ///< Through the page cache, each file sent on its way when it is complete.
-  kDirect,  ///< Around the page cache, several files at a time.
+/// A way to write files and to make them durable. Which is the fastest is the disk's matter.
+struct BareWay {
+  const char* name;
+  bool direct = false;   ///< Around the page cache; else through it, each file sent on its way when complete.
+  unsigned writers = 1;  ///< Threads that write, a file each.
+  unsigned syncers = 1;  ///< Threads that sync, a file each, when all files are written.
 };
 
-/// Writes files `name-0`, `name-1`, ... of these sizes into a directory, with the same bytes, syncs all of
-/// them together and then the directory. Nothing is hashed. @error kIo; also where there are no direct writes
-Status write_bare_files(const std::string& folder, const std::string& name,
-                        const std::vector<std::size_t>& sizes, BareWrites way);
+/// Those that a program has: through the page cache with one sync after the other; through it with the syncs
+/// of many files under way at once, written by one thread or by two; around it, several files at a time.
+inline constexpr BareWay kBareWays[]{{"through the page cache, synced one by one", false, 1, 1},
+                                     {"through the page cache, synced together", false, 1, 16},
+                                     {"through the page cache by two threads, synced together", false, 2, 16},
+                                     {"around the page cache, six files at a time", true, 6, 6}};
 
-/// Reads whole files on `threads` threads into buffers that are used again. @error kIo
-Status read_bare_files(const std::vector<std::string>& files, unsigned threads);
+/// Writes and reads whole files. Its buffers are made once, before anything is measured.
+class BareFiles {
+ public:
+  /// @param readers  threads that read
+  explicit BareFiles(unsigned readers);
+  BareFiles(const BareFiles&) = delete;
+  BareFiles& operator=(const BareFiles&) = delete;
+  ~BareFiles();
+
+  /// Writes files `name-0`, `name-1`, ... of these sizes into a directory, with the same bytes, syncs all of
+  /// them and then the directory. Nothing is hashed. @error kIo; also where there are no direct writes
+  Status write(const std::string& folder, const std::string& name, const std::vector<std::size_t>& sizes,
+               const BareWay& way) const;
+  /// Reads whole files. @error kIo
+  Status read(const std::vector<std::string>& files);
+
+ private:
+  struct Buffers;
+  std::unique_ptr<Buffers> buffers_;
+};
 
 }  // namespace kvpack::cli::bench

@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 
 #include <array>
+#include <charconv>
 #include <cstdlib>
 
 namespace kvpack::cli::bench {
@@ -32,6 +33,22 @@ void must(int result) {
 
 std::string openssl_version() {
   return OpenSSL_version(OPENSSL_VERSION);
+}
+
+bool openssl_has_sha_instructions() {
+  // `OPENSSL_ia32cap=0x...:0x...`, the second number being EBX and ECX of leaf 7; other processors have
+  // others.
+  const char* const settings = OPENSSL_info(OPENSSL_INFO_CPU_SETTINGS);
+  constexpr std::string_view kName = "OPENSSL_ia32cap=";
+  if (settings == nullptr || !std::string_view(settings).starts_with(kName)) return false;
+  const std::string_view numbers = std::string_view(settings).substr(kName.size());
+  const std::size_t colon = numbers.find(":0x");
+  if (colon == std::string_view::npos) return false;
+  const std::string_view digits = numbers.substr(colon + 3);
+  std::uint64_t features = 0;
+  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), features, 16);
+  constexpr std::uint64_t kSha = std::uint64_t{1} << 29;
+  return parsed.ec == std::errc{} && (features & kSha) != 0;
 }
 
 struct NaiveCrypto::Contexts {

@@ -28,13 +28,14 @@ struct Free {
 };
 using Context = std::unique_ptr<SSL_CTX, Free>;
 
-Context make_context(const SSL_METHOD* method, const PipeEnd& end) {
+Context make_context(const SSL_METHOD* method, const PipeEnd& end, const std::string& suite) {
   Context out(SSL_CTX_new(method));
   if (out == nullptr || SSL_CTX_set_min_proto_version(out.get(), TLS1_3_VERSION) != 1 ||
       SSL_CTX_use_certificate_chain_file(out.get(), end.certificate_chain.c_str()) != 1 ||
       SSL_CTX_use_PrivateKey_file(out.get(), end.private_key.c_str(), SSL_FILETYPE_PEM) != 1 ||
       SSL_CTX_load_verify_locations(out.get(), end.peer_ca.c_str(), nullptr) != 1 ||
-      SSL_CTX_set_num_tickets(out.get(), 0) != 1)
+      SSL_CTX_set_num_tickets(out.get(), 0) != 1 ||
+      (!suite.empty() && SSL_CTX_set_ciphersuites(out.get(), suite.c_str()) != 1))
     return nullptr;
   SSL_CTX_set_verify(out.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   return out;
@@ -84,10 +85,11 @@ struct PlainPipe::Parts {
 PlainPipe::PlainPipe(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 PlainPipe::~PlainPipe() = default;
 
-Result<std::unique_ptr<PlainPipe>> PlainPipe::connect(const PipeEnd& server, const PipeEnd& client) {
+Result<std::unique_ptr<PlainPipe>> PlainPipe::connect(const PipeEnd& server, const PipeEnd& client,
+                                                      const std::string& suite) {
   auto parts = std::make_unique<Parts>();
-  parts->server_context = plain_pipe::make_context(TLS_server_method(), server);
-  parts->client_context = plain_pipe::make_context(TLS_client_method(), client);
+  parts->server_context = plain_pipe::make_context(TLS_server_method(), server, suite);
+  parts->client_context = plain_pipe::make_context(TLS_client_method(), client, suite);
   if (!parts->server_context || !parts->client_context) return fail(ErrorCode::kTls, "TLS cannot be set up");
   parts->sockets = plain_pipe::connect_sockets();
   if (parts->sockets[0] < 0) return os_error(errno, "connect to", "loopback");
@@ -125,7 +127,7 @@ bool PlainPipe::receive(MutableByteSpan out) {
   return true;
 }
 
-std::string PlainPipe::cipher() const {
+std::string PlainPipe::suite() const {
   return SSL_get_cipher_name(parts_->server.get());
 }
 

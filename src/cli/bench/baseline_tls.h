@@ -19,10 +19,11 @@ struct PipeEnd {
 
 class PlainPipe {
  public:
-  /// Connected, and both ends verified. Sockets are those of kvpack's ends, and so is the cipher, which is
-  /// OpenSSL's first choice.
+  /// Connected, and both ends verified. Sockets are those of kvpack's ends.
+  /// @param suite  of TLS 1.3, by its name; empty: OpenSSL's first choice, as of kvpack's ends
   /// @error kIo the sockets; kTls
-  static Result<std::unique_ptr<PlainPipe>> connect(const PipeEnd& server, const PipeEnd& client);
+  static Result<std::unique_ptr<PlainPipe>> connect(const PipeEnd& server, const PipeEnd& client,
+                                                    const std::string& suite = {});
   PlainPipe(const PlainPipe&) = delete;
   PlainPipe& operator=(const PlainPipe&) = delete;
   ~PlainPipe();
@@ -31,7 +32,8 @@ class PlainPipe {
   bool send(ByteSpan bytes);
   /// Fills all of `out` at the server. @return as send
   bool receive(MutableByteSpan out);
-  std::string cipher() const;
+  /// The suite that both ends agreed on.
+  std::string suite() const;
 
  private:
   struct Parts;

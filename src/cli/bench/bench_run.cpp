@@ -42,7 +42,12 @@ Result<Samples> BenchRun::measure(const std::string& label, std::span<const Vari
   return samples;
 }
 
+Status BenchRun::time_left() const {
+  return out_of_time() ? Status(fail(ErrorCode::kIo, "no time is left")) : success();
+}
+
 Result<double> BenchRun::two_thread_gain() {
+  if (out_of_time()) return 0.0;
   if (control_.empty()) {
     control_.resize(run_control::kBytes);
     fill_with_noise(control_, 3);
@@ -63,10 +68,11 @@ Result<double> BenchRun::two_thread_gain() {
   const std::vector<Variant> variants{{.work = one, .cores = 1}, {.work = two, .cores = 2}};
   auto samples = run_rounds(variants, {.rounds = run_control::kRounds,
                                        .clock = wall_seconds,
-                                       .use_cores = [&](unsigned count) { cores_.use(count); }});
+                                       .use_cores = [&](unsigned count) { cores_.use(count); },
+                                       .out_of_time = [&] { return out_of_time(); }});
   cores_.use(cores_.count());
   if (!samples.has_value()) return std::move(samples.error());
-  return ratio_of(*samples, {0}, {1}).median;
+  return samples->rounds() == 0 ? 0.0 : ratio_of(*samples, {0}, {1}).median;
 }
 
 void BenchRun::add(Figure figure, const Samples& samples) {

@@ -18,6 +18,9 @@ inline constexpr std::size_t kGoalChunkBytes = std::size_t{4} << 20;
 /// Fewer say nothing about the goals that speak of many.
 inline constexpr std::size_t kGoalChunks = 64;
 
+/// Of a run that shall end within four minutes: what has been begun takes its time.
+inline constexpr unsigned kMostSeconds = 225;
+
 /// A figure beside the goals: reported, not judged.
 struct Row {
   std::string operation;
@@ -42,8 +45,9 @@ struct BenchOptions {
   std::string directory;  ///< Where files may be made; exists.
   bool narrow = false;    ///< Kernels were asked for by name that hash fewer than sixteen messages at once.
   bool chart = false;
-  unsigned most_threads = 2;  ///< Of the chart.
-  double seconds = 225;       ///< After so many, nothing more is begun.
+  unsigned most_threads = 2;      ///< Of the chart.
+  double seconds = kMostSeconds;  ///< After so many, nothing more is begun.
+  std::function<double()> now = &wall_seconds;
 };
 
 class BenchRun {
@@ -71,8 +75,11 @@ class BenchRun {
   /// Runs the rounds of some variants; none when the time is used up. @param clock  wall_seconds or
   /// processor_seconds
   Result<Samples> measure(const std::string& label, std::span<const Variant> variants, double (*clock)());
-  /// What one SHA-256 stream gains on two threads over one at the moment.
+  /// What one SHA-256 stream gains on two threads over one at the moment; 0 when the time is used up.
   Result<double> two_thread_gain();
+
+  /// Says something while the run goes on.
+  void note(const std::string& line) const { progress_(line); }
 
   /// Adds a figure; says so when too few rounds were made of it.
   void add(Figure figure, const Samples& samples);
@@ -85,8 +92,12 @@ class BenchRun {
   const std::vector<Figure>& figures() const noexcept { return figures_; }
   const std::vector<Row>& rows() const noexcept { return rows_; }
   const std::vector<Point>& points() const noexcept { return points_; }
-  double seconds_used() const { return wall_seconds() - started_; }
-  bool out_of_time() const { return seconds_used() > options_.seconds; }
+  double seconds_used() const { return options_.now() - started_; }
+  bool out_of_time() const { return seconds_used() >= options_.seconds; }
+  /// To be asked before anything is set up that takes time. @error kIo `no time is left`
+  Status time_left() const;
+  /// Keeps this thread to so many cores, and those that it starts from now on. measure() gives back all.
+  void use_cores(unsigned count) const { cores_.use(count); }
 
  private:
   FileSystem* fs_;
@@ -95,7 +106,7 @@ class BenchRun {
   std::function<void(const std::string&)> progress_;
   Machine machine_ = describe_machine();
   Cores cores_{};
-  double started_ = wall_seconds();
+  double started_ = options_.now();
   Bytes control_;
   std::vector<Figure> figures_{};
   std::vector<Row> rows_{};

@@ -15,4 +15,9 @@ Status measure_tls(BenchRun& run);       ///< G12
 Status measure_rows(BenchRun& run);      ///< What stands beside the goals
 Status measure_begin(BenchRun& run);     ///< G16
 
+/// The rows of a machine without SHA instructions, of which measure_rows starts a process with this option.
+/// @error kState OpenSSL has not been told to do without them
+Status measure_without_sha(BenchRun& run);
+inline constexpr const char* kWithoutShaOption = "--rows-without-sha";
+
 }  // namespace kvpack::cli::bench

@@ -22,6 +22,7 @@ struct Place {
 };
 
 Status measure_point(BenchRun& run, const Place& place, const CutShape& shape) {
+  KVPACK_TRY(run.time_left());
   KVPACK_TRY_ASSIGN(const BenchCut cut, BenchCut::make(shape));
   KVPACK_TRY_ASSIGN(const auto restores, Restores::make(run, shape));
   Saves saves{cut};

@@ -116,6 +116,7 @@ Status measure_packbits(BenchRun& run) {
   // Both ways over one kind of data; the copy beside the first.
   enum : std::size_t { kScalar, kEncode, kScalarProof, kDecode, kCopy };
   const auto measure = [&](Data kind, const std::string& name) -> Result<Samples> {
+    KVPACK_TRY(run.time_left());
     Coding coding(kind);
     std::vector<Variant> variants;
     for (Variant variant : {coding.scalar_encode(), coding.encode(), coding.scalar_decode_and_prove(),

@@ -45,6 +45,7 @@ Status two_threads(BenchRun& run, Restores& restores) {
 }
 
 Status one_chunk(BenchRun& run) {
+  KVPACK_TRY(run.time_left());
   constexpr std::size_t kTimes = 16;
   KVPACK_TRY_ASSIGN(const auto restores, Restores::make(run, {.chunks = 1}));
   const std::vector<Variant> variants{repeated(restores->n(), kTimes),
@@ -66,6 +67,7 @@ std::size_t chunks_in_flight(const Sha256Kernels& kernels) {
 }
 
 Status extra_memory(BenchRun& run, Restores& restores) {
+  KVPACK_TRY(run.time_left());
   constexpr double kKib = 1024;
   PeakMemory memory;
   KVPACK_TRY(restores.restore(run.kernels(), 1));

@@ -1,6 +1,10 @@
 // G12: a transfer over TLS on loopback from a producer to a receiver, each in a thread of its own, into
 // memory that is there already. T receives the same bytes and forgets them; N reads 1 MiB, hashes it twice,
 // copies it.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <fstream>
 #include <mutex>
@@ -213,17 +217,10 @@ class Loopback {
     }};
   }
   /// T, or N with both hashes and the copy.
-  Variant plain(bool hashed) {
-    return {.work = [this, hashed]() -> Status { return receive_plainly(hashed); },
-            .cores = 2,
-            .before = [this]() -> Status {
-              KVPACK_TRY_ASSIGN(pipe_, PlainPipe::connect(ends_.server(), ends_.client()));
-              return success();
-            },
-            .after = [this]() -> Status {
-              pipe_.reset();
-              return success();
-            }};
+  Variant plain(bool hashed) { return plain(hashed, payload_.size(), {}); }
+  /// T of so many bytes, with a suite that was asked for.
+  Variant discard(std::size_t bytes, const std::string& suite) {
+    return plain(false, std::min(bytes, payload_.size()), suite);
   }
   Variant ours() {
     return {.work = [this] { return send(); },
@@ -233,6 +230,8 @@ class Loopback {
             }};
   }
   bool is_exact() const { return engine_.shadow == payload_; }
+  /// Of the latest plain connection.
+  const std::string& suite() const noexcept { return suite_; }
 
  private:
   Loopback(FileSystem& fs, std::size_t segments)
@@ -240,6 +239,19 @@ class Loopback {
     fill_with_noise(payload_, 6);
   }
 
+  Variant plain(bool hashed, std::size_t bytes, const std::string& suite) {
+    return {.work = [this, hashed, bytes]() -> Status { return receive_plainly(hashed, bytes); },
+            .cores = 2,
+            .before = [this, suite]() -> Status {
+              KVPACK_TRY_ASSIGN(pipe_, PlainPipe::connect(ends_.server(), ends_.client(), suite));
+              suite_ = pipe_->suite();
+              return success();
+            },
+            .after = [this]() -> Status {
+              pipe_.reset();
+              return success();
+            }};
+  }
   Status send() {
     Cargo cargo(payload_);
     net::OutgoingTransfer transfer;
@@ -247,13 +259,13 @@ class Loopback {
     KVPACK_TRY(net::send_handoff(*fs_, clock_, ends_.producer, transfer, cargo));
     return success();
   }
-  Status receive_plainly(bool hashed) {
+  Status receive_plainly(bool hashed, std::size_t bytes) {
     std::atomic<bool> sent{true};
     bool received = true;
     {
-      const std::jthread sender([&] { sent = pipe_->send(payload_); });
+      const std::jthread sender([&] { sent = pipe_->send(ByteSpan(payload_).first(bytes)); });
       if (hashed) naive_.begin_stream();
-      for (std::size_t at = 0; received && at < payload_.size(); at += kSegmentBytes) {
+      for (std::size_t at = 0; received && at < bytes; at += kSegmentBytes) {
         received = pipe_->receive(buffer_);
         if (!received || !hashed) continue;
         naive_.sha256(buffer_);
@@ -274,10 +286,28 @@ class Loopback {
   Bytes buffer_;
   NaiveCrypto naive_{};
   std::unique_ptr<PlainPipe> pipe_{};
+  std::string suite_{};
   std::unique_ptr<net::Receiver> receiver_{};
   Status ended_ = success();
   std::jthread thread_{};
 };
+
+/// Beside G12: what each suite of TLS 1.3 costs the shortest program.
+Status suites(BenchRun& run, Loopback& loopback, const std::string& goal_suite) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  constexpr std::array kSuites{"TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256",
+                               "TLS_CHACHA20_POLY1305_SHA256"};
+  KVPACK_TRY(run.time_left());
+  std::vector<Variant> variants;
+  for (const char* const suite : kSuites) variants.push_back(loopback.discard(kBytes, suite));
+  KVPACK_TRY_ASSIGN(const Samples samples, run.measure("suites of TLS 1.3", variants, wall_seconds));
+  for (std::size_t i = 0; samples.rounds() > 0 && i < kSuites.size(); ++i)
+    run.add_row({.operation = fmt::format("TLS on loopback, receive and discard, {}{}", kSuites[i],
+                                          kSuites[i] == goal_suite ? " (that of G12)" : ""),
+                 .unit = fmt::format("x {}", kSuites[0]),
+                 .value = ratio_of(samples, {0}, {i})});
+  return success();
+}
 
 }  // namespace
 }  // namespace family_tls
@@ -286,7 +316,11 @@ Status measure_tls(BenchRun& run) {
   using namespace family_tls;
   if (!run.wants("G12")) return success();
   const std::size_t segments = std::max<std::size_t>(1, run.options().data_bytes / kSegmentBytes);
-  KVPACK_TRY_ASSIGN(const auto loopback, Loopback::make(run, segments));
+  // The receiver's thread starts here, and is to be kept to the cores of all that follows.
+  run.use_cores(2);
+  auto made = Loopback::make(run, segments);
+  run.use_cores(run.cores());
+  KVPACK_TRY_ASSIGN(const auto loopback, std::move(made));
   enum : std::size_t { kS1, kT, kN, kOurs };
   const std::vector<Variant> variants{loopback->s1(), loopback->plain(false), loopback->plain(true),
                                       loopback->ours()};
@@ -294,12 +328,14 @@ Status measure_tls(BenchRun& run) {
                     run.measure("handoff over TLS on loopback: G12", variants, wall_seconds));
   if (samples.rounds() > 0 && !loopback->is_exact())
     return fail(ErrorCode::kInternal, "the received bytes differ");
+  const std::string suite = loopback->suite();
   const Term b[]{{kT}, {kS1, 2}};
   const Term n[]{{kN}};
   const Term ours[]{{kOurs}};
   const auto add = [&](const GoalPart& part, std::span<const Term> baseline, std::size_t control) {
-    Figure figure{
-        .part = &part, .kernel = std::string(run.kernels().name), .not_valid = run.too_little_data()};
+    Figure figure{.part = &part,
+                  .kernel = fmt::format("{}{}{}", run.kernels().name, suite.empty() ? "" : ", ", suite),
+                  .not_valid = run.too_little_data()};
     if (samples.rounds() > 0) {
       figure.ratio = ratio_of(samples, baseline, ours);
       figure.control.spread = spread_of(samples, control);
@@ -308,7 +344,7 @@ Status measure_tls(BenchRun& run) {
   };
   add(goal_part("G12", "B"), b, kT);
   add(goal_part("G12", "N"), n, kN);
-  return success();
+  return run.wants_rows() ? suites(run, *loopback, suite) : success();
 }
 
 }  // namespace kvpack::cli::bench

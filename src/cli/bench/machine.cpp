@@ -184,6 +184,19 @@ bool evict_file(const std::string& path) {
   return gone;
 }
 
+bool can_evict_files(const std::string& directory) {
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  std::string name = directory + "/kvpack-bench-probe.XXXXXX";
+  const int file = ::mkostemp(name.data(), O_CLOEXEC);
+  if (file < 0) return false;
+  const Bytes bytes(kBytes, 0x5a);
+  const bool written = ::write(file, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
+  ::close(file);
+  const bool evicted = written && evict_file(name);
+  ::unlink(name.c_str());
+  return evicted;
+}
+
 bool PeakMemory::begin() {
   // Blocks of any size go back to the system when they are freed, so that they count again when they are used
   // again.
@@ -218,6 +231,9 @@ Cores::Cores() {
 }
 void Cores::use(unsigned) const {}
 bool evict_file(const std::string&) {
+  return false;
+}
+bool can_evict_files(const std::string&) {
   return false;
 }
 bool PeakMemory::begin() {

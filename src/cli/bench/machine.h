@@ -22,7 +22,9 @@ struct Machine {
 
 Machine describe_machine();
 
-/// The cores that this program may use. Threads inherit what the thread that starts them is kept to.
+/// The cores that this program may use. Threads inherit what the thread that starts them is kept to, so that
+/// two threads share two cores and the system gives each its own: the library's threads are not pinned one by
+/// one.
 class Cores {
  public:
   Cores();
@@ -52,6 +54,9 @@ void fill_with_noise(MutableByteSpan out, std::uint64_t seed);
 bool lies_in_memory(const std::string& directory);
 /// What the system calls the type of the file system, or its number.
 std::string file_system_name(const std::string& directory);
+
+/// Whether evict_file can do its work in the directory, found out with a file of its own, which goes again.
+bool can_evict_files(const std::string& directory);
 
 /// Makes the system forget what it has cached of a file whose bytes are on the disk.
 /// @return whether nothing of it is left in memory

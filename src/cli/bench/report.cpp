@@ -126,6 +126,10 @@ std::size_t failed_gates(const std::vector<JudgedFigure>& figures) {
       figures, [](const JudgedFigure& one) { return one.judgement.verdict == Verdict::kFail; }));
 }
 
+int exit_code_of(const std::vector<JudgedFigure>& figures, bool check) {
+  return check && failed_gates(figures) > 0 ? kExitRefused : kExitDone;
+}
+
 BenchSetting setting_of(const BenchRun& run) {
   return {.machine = run.machine(),
           .kernel = std::string(run.kernels().name),

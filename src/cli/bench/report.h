@@ -17,6 +17,9 @@ std::vector<JudgedFigure> judge_all(const BenchRun& run);
 /// How many gates failed.
 std::size_t failed_gates(const std::vector<JudgedFigure>& figures);
 
+/// How the command ends. @param check  a failed gate counts
+int exit_code_of(const std::vector<JudgedFigure>& figures, bool check);
+
 /// What the report says about the program and the machine.
 struct BenchSetting {
   Machine machine;

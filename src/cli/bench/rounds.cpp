@@ -47,10 +47,17 @@ Variant repeated(Variant variant, std::size_t times) {
 Result<Samples> run_rounds(std::span<const Variant> variants, const RoundLoop& loop) {
   Samples samples;
   samples.seconds.resize(variants.size());
-  for (const Variant& variant : variants) KVPACK_TRY(round_loop::once(variant, loop));
+  const auto out_of_time = [&] { return loop.out_of_time && loop.out_of_time(); };
+  for (const Variant& variant : variants) {
+    if (out_of_time()) return samples;
+    KVPACK_TRY(round_loop::once(variant, loop));
+  }
   for (std::size_t round = 0; round < loop.rounds; ++round) {
-    if (loop.out_of_time && loop.out_of_time()) break;
     for (std::size_t turn = 0; turn < variants.size(); ++turn) {
+      if (out_of_time()) {
+        for (std::vector<double>& seconds : samples.seconds) seconds.resize(round);
+        return samples;
+      }
       const std::size_t v = (round + turn) % variants.size();
       KVPACK_TRY_ASSIGN(const double seconds, round_loop::once(variants[v], loop));
       samples.seconds[v].push_back(seconds);
@@ -80,6 +87,11 @@ Ratio ratio_of(const Samples& samples, std::span<const Term> numerator, std::spa
 
 Ratio ratio_of(const Samples& samples, Term numerator, Term denominator) {
   return ratio_of(samples, std::span(&numerator, 1), std::span(&denominator, 1));
+}
+
+Ratio rate_of(const Samples& samples, std::size_t variant, double amount) {
+  const auto [fastest, slowest] = std::ranges::minmax(samples.seconds[variant]);
+  return {amount / median(samples.seconds[variant]), amount / slowest, amount / fastest};
 }
 
 double spread_of(const Samples& samples, std::size_t variant) {

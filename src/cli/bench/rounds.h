@@ -29,7 +29,7 @@ struct RoundLoop {
   std::size_t rounds = 5;
   std::function<double()> clock{};          ///< Seconds from any beginning.
   std::function<void(unsigned)> use_cores;  ///< Keeps this thread, and those it starts, to so many cores.
-  std::function<bool()> out_of_time{};      ///< Asked before each round; true ends the loop early.
+  std::function<bool()> out_of_time{};      ///< Asked before each turn; true ends the loop early.
 };
 
 /// Seconds that the variants took.
@@ -39,7 +39,8 @@ struct Samples {
   std::size_t rounds() const noexcept { return seconds.empty() ? 0 : seconds.front().size(); }
 };
 
-/// A round that warms up and does not count, then as many as asked for. Round r begins with variant r.
+/// A round that warms up and does not count, then as many as asked for. Round r begins with variant r. One
+/// that time does not suffice for is dropped whole.
 /// @error what a variant returns; nothing of the run is kept then
 Result<Samples> run_rounds(std::span<const Variant> variants, const RoundLoop& loop);
 
@@ -62,6 +63,9 @@ struct Ratio {
 /// @pre at least one round, and no time is 0
 Ratio ratio_of(const Samples& samples, std::span<const Term> numerator, std::span<const Term> denominator);
 Ratio ratio_of(const Samples& samples, Term numerator, Term denominator);
+
+/// `amount` over the time of a variant, for figures that are no ratio. @pre as ratio_of
+Ratio rate_of(const Samples& samples, std::size_t variant, double amount);
 
 /// Slowest over fastest round of a variant: how much the machine moved. @pre as ratio_of
 double spread_of(const Samples& samples, std::size_t variant);

@@ -34,7 +34,7 @@ struct Figure {
   const GoalPart* part = nullptr;
   Ratio ratio{};
   Control control{};
-  std::string kernel{};     ///< Which SHA-256 kernels ran, or empty where none matter.
+  std::string kernel{};     ///< Which SHA-256 kernels ran, and with TLS its suite; empty where none matter.
   std::string not_valid{};  ///< Why this figure proves nothing on this machine; empty: it does.
   bool measured = true;     ///< False: there is no ratio at all, and not_valid says why.
 };
