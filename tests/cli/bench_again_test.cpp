@@ -39,6 +39,22 @@ TEST(BenchAgain, WhatIsNoListOfRowsIsRefused) {
   }
 }
 
+// This program is that of the tests, which lists them, and is told by a variable which ones.
+TEST(BenchAgain, ProgramRunsAgainWithAnotherEnvironment) {
+  const auto listed = run_again({"--gtest_list_tests"}, "GTEST_FILTER=BenchAgain.Rows*");
+  ASSERT_TRUE(listed.has_value()) << listed.error().message;
+  EXPECT_NE(listed->find("RowsComeBackAsTheyWere"), std::string::npos) << *listed;
+  EXPECT_EQ(listed->find("WhatIsNoListOfRowsIsRefused"), std::string::npos) << *listed;
+}
+
+TEST(BenchAgain, ProgramThatFailsIsAnError) {
+  // Shards without the number of one's own.
+  const auto failed = run_again({"--gtest_filter=None"}, "GTEST_TOTAL_SHARDS=2");
+  ASSERT_FALSE(failed.has_value());
+  EXPECT_EQ(failed.error().code, ErrorCode::kIo);
+  EXPECT_EQ(failed.error().message, "run this program again: it did not end as it should");
+}
+
 }  // namespace
 }  // namespace bench_again_test
 }  // namespace kvpack::cli::bench
