@@ -39,6 +39,8 @@ TEST(BenchAgain, WhatIsNoListOfRowsIsRefused) {
   }
 }
 
+#ifdef __linux__
+
 // This program is that of the tests, which lists them, and is told by a variable which ones.
 TEST(BenchAgain, ProgramRunsAgainWithAnotherEnvironment) {
   const auto listed = run_again({"--gtest_list_tests"}, "GTEST_FILTER=BenchAgain.Rows*");
@@ -54,6 +56,8 @@ TEST(BenchAgain, ProgramThatFailsIsAnError) {
   EXPECT_EQ(failed.error().code, ErrorCode::kIo);
   EXPECT_EQ(failed.error().message, "run this program again: it did not end as it should");
 }
+
+#endif
 
 }  // namespace
 }  // namespace bench_again_test

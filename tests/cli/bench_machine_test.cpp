@@ -1,3 +1,6 @@
+// What is found out about the machine is the business of Linux alone.
+#ifdef __linux__
+
 #include "cli/bench/machine.h"
 
 #include <fcntl.h>
@@ -143,3 +146,5 @@ TEST(BenchMachine, ShaInstructionsOfOpensslAreThoseOfTheProcessor) {
 }  // namespace
 }  // namespace bench_machine_test
 }  // namespace kvpack::cli::bench
+
+#endif
