@@ -143,7 +143,7 @@ class Enumeration {
   bool is_broken() const { return variant_.ignored_syncs != nullptr || variant_.forget_plans; }
   static bool is_long() { return std::getenv("KVPACK_LONG_TESTS") != nullptr; }
   static std::size_t cap() { return is_long() ? 4'096 : 96; }
-  static std::size_t recovery_stride() { return is_long() ? 1 : 8; }
+  static std::size_t recovery_stride() { return is_long() ? 1 : 16; }
 
   std::string catalog_path() const { return root_ + "/catalog/catalog.sqlite"; }
   StoreOptions options(FakeFileSystem& files) {
