@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <system_error>
 #include <thread>
 
@@ -34,7 +35,7 @@ class AsideHash {
   void catch_up() const noexcept {
     for (std::uint32_t taken = taken_.load(std::memory_order_acquire); taken != given_;
          taken = taken_.load(std::memory_order_acquire))
-      taken_.wait(taken, std::memory_order_acquire);
+      await_change(taken_, taken);
   }
   /// The digest of what has come since the last one, where both are kept.
   Digest32 finish_part() {
@@ -52,10 +53,21 @@ class AsideHash {
  private:
   static constexpr std::uint32_t kPlaces = 16;
 
+  /// Waits until the count is not `old` any more. A thread that sleeps is woken as late as 100 KB take to
+  /// hash, and would be twice for each segment: it offers its core to others for a while before it sleeps.
+  static void await_change(const std::atomic<std::uint32_t>& count, std::uint32_t old) noexcept {
+    constexpr std::chrono::microseconds kAwake{500};
+    const auto until = std::chrono::steady_clock::now() + kAwake;
+    do {
+      if (count.load(std::memory_order_acquire) != old) return;
+      std::this_thread::yield();
+    } while (std::chrono::steady_clock::now() < until);
+    count.wait(old, std::memory_order_acquire);
+  }
   void push(ByteSpan bytes) noexcept {
     for (std::uint32_t taken = taken_.load(std::memory_order_acquire); given_ - taken == kPlaces;
          taken = taken_.load(std::memory_order_acquire))
-      taken_.wait(taken, std::memory_order_acquire);
+      await_change(taken_, taken);
     places_[given_ % kPlaces] = bytes;
     ++given_;
     offered_.store(given_, std::memory_order_release);
@@ -63,7 +75,7 @@ class AsideHash {
   }
   void run() noexcept {
     for (std::uint32_t taken = 0;; ++taken) {
-      offered_.wait(taken, std::memory_order_acquire);
+      await_change(offered_, taken);
       const ByteSpan bytes = places_[taken % kPlaces];
       if (bytes.empty()) return;
       try {
