@@ -79,6 +79,16 @@ class ReceiverMemory : public testing::ProofCluster {
     wait_for_open(0);
     EXPECT_TRUE(eventually([&] { return forgetting_.ended_count() == receiver_->counters().accepted; }));
   }
+  // What stays when nothing is going on: the least that is seen in a while.
+  std::size_t settled_bytes() {
+    settle();
+    std::size_t least = live_bytes;
+    for (int i = 0; i < 50; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      least = std::min<std::size_t>(least, live_bytes);
+    }
+    return least;
+  }
 
   ForgettingHost forgetting_;
 };
@@ -166,17 +176,20 @@ TEST_F(ReceiverMemory, DoesNotGrowWithTime) {
     if (i % 5 == 4) dial_loopback(producer_config_.receiver.port).reset();
   };
   for (std::size_t i = 0; i < 10; ++i) round(i);
-  settle();
-  const std::size_t bytes_before = live_bytes;
+  const std::size_t bytes_before = settled_bytes();
   const std::size_t descriptors_before = open_descriptors();
   for (std::size_t i = 0; i < rounds; ++i) round(i);
   settle();
-  const std::size_t growth = live_bytes - std::min<std::size_t>(bytes_before, live_bytes);
-  EXPECT_EQ(open_descriptors(), descriptors_before);
-  // Error queues of threads and the like; a session is larger.
-  EXPECT_LE(growth, 16 * kKiB);
+  const auto growth = [&] {
+    const std::size_t now = live_bytes;
+    return now - std::min(bytes_before, now);
+  };
+  // Error queues of threads and the like; a session is larger. The last one is counted as over before its
+  // memory has gone, and a connection that was cut before it was accepted may still come up.
+  EXPECT_TRUE(eventually([&] { return growth() <= 16 * kKiB; })) << growth();
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == descriptors_before; })) << open_descriptors();
   EXPECT_EQ(receiver_->counters().ends[static_cast<std::size_t>(AttemptEnd::kCommitted)], rounds + 10 + 3);
-  std::printf("%zu transfers, %zu bytes more than before\n", rounds, growth);
+  std::printf("%zu transfers, %zu bytes more than before\n", rounds, growth());
 }
 
 }  // namespace kvpack::net::receiver_memory_test
