@@ -99,6 +99,7 @@ Result<std::unique_ptr<Saving>> Saving::begin(StoreContext& context, const SaveR
   if (!scratch.has_value()) return refused(context, std::move(scratch.error()));
   saving->scratch_ = *std::move(scratch);
   saving->plan_->writer->set_parallelism(threads);
+  saving->plan_->writer->set_early(true);
   saving->plan_->writer->set_staging_bytes(saving->scratch_.per_thread_bytes());
   KVPACK_TRY(saving->reserve(threads));
   return saving;

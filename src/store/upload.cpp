@@ -1,5 +1,6 @@
 #include "store/upload.h"
 
+#include <condition_variable>
 #include <unordered_map>
 
 #include "store/background_task.h"
@@ -14,6 +15,8 @@ namespace {
 
 constexpr std::uint64_t kMaxBatchBytes = std::uint64_t{64} << 20;
 constexpr std::size_t kMaxBatchObjects = 256;
+/// Batches that wait to be planned and linked.
+constexpr std::size_t kMaxFullBatches = 2;
 /// Rows of one content: imports may have brought several objects of it.
 constexpr int kMaxContentRows = 16;
 constexpr const char* kNotReserved = "upload is not reserved";
@@ -96,8 +99,9 @@ Status insert_chunk(StoreContext& context, sqlite::Database& db, const ChunkRef&
 /// The rules of a session in one place: after an error nothing but its end, one batch at a time, and nothing
 /// is settled that somebody else may have undone.
 ///
-/// Three batches may be under way: one that is being filled, one that is being planned and linked, by a
-/// thread of the session's own where the caller allows it, and one that is linked and not settled.
+/// Several batches may be under way: one that is being filled; full ones that wait, so that a slow flush of
+/// the device stops nobody at once; one that is being planned and linked, by a thread of the session's own
+/// where the caller allows it; and one that is linked and not settled.
 class Upload::Session {
  public:
   Session(StoreContext& context, const UploadDeclaration& declaration, Reservation reservation)
@@ -105,7 +109,9 @@ class Upload::Session {
         declaration_(declaration),
         reservation_(std::move(reservation)),
         written_bytes_(reservation_.written_bytes),
-        settled_records_(reservation_.settled_records) {}
+        settled_records_(reservation_.settled_records) {
+    full_.reserve(kMaxFullBatches);
+  }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session() { end(After::kAbort); }
@@ -169,7 +175,16 @@ class Upload::Session {
     if (poisoned_) return fail(ErrorCode::kPoisoned, "export session is poisoned");
     if (published_) return fail(ErrorCode::kState, kNotReserved);
     touch();
+    // An exception leaves unknown how far the call has come.
+    struct Guard {
+      Session& session;
+      bool returned = false;
+      ~Guard() {
+        if (!returned) session.poisoned_ = true;
+      }
+    } guard{*this};
     auto result = call();
+    guard.returned = true;
     touch();
     if (!result.has_value() && on_error == OnError::kPoison) poisoned_ = true;
     return result;
@@ -184,12 +199,13 @@ class Upload::Session {
   Status compare(const MakeManifests& make);
 
   Status flush();
-  Status link_full_batch();
+  Status link_full_batches();
+  Status link_batch(Batch& full);
   Status check_ours(sqlite::Database& db, const char* refusal) const;
   Result<std::optional<ChunkRef>> adoptable(sqlite::Database& db, const ChunkRef& ref);
   Status adopt(sqlite::Database& db, const ChunkRef& ref);
   Status plan_found(sqlite::Database& db, const std::vector<FoundChunk>& found);
-  Result<Batch> plan_full(sqlite::Database& db);
+  Result<Batch> plan_batch(sqlite::Database& db, Batch& full);
   Status settle_linked(sqlite::Database& db);
   Status settle_chunk(sqlite::Database& db, const ChunkRef& ref, DirtyDirectories& dirty);
   Status record_progress(sqlite::Database& db);
@@ -214,7 +230,6 @@ class Upload::Session {
   unsigned threads_ = 1;      ///< Above 1, full batches are linked while the next is filled.
   Batch staged_{};            ///< In temporary files, being filled.
   BackgroundTask linking_{};  ///< While it runs, what follows and what is counted above is its own.
-  Batch full_{};              ///< In temporary files, not planned.
   Batch linked_{};            ///< Planned and linked, not settled.
   std::vector<StoreFault> faults_{};
   std::uint64_t shared_bytes_ = 0;  ///< Not counted yet.
@@ -223,6 +238,9 @@ class Upload::Session {
   /// The reference to use, for each chunk that was found or put.
   std::unordered_map<Id32, ChunkRef, Id32Hash> known_{};
   std::vector<FoundChunk> found_{};
+  std::vector<Batch> full_{};  ///< In temporary files, not planned, the oldest first.
+  bool is_linking_ = false;    ///< What is added to the full ones will be linked.
+  std::condition_variable fewer_full_{};
 };
 
 // --- finding and putting
@@ -348,11 +366,11 @@ Status Upload::Session::plan_found(sqlite::Database& db, const std::vector<Found
 }
 
 /// T1. @return what is to be linked
-Result<Upload::Session::Batch> Upload::Session::plan_full(sqlite::Database& db) {
+Result<Upload::Session::Batch> Upload::Session::plan_batch(sqlite::Database& db, Batch& full) {
   Batch to_link;
-  to_link.records = full_.records;
-  for (std::size_t i = 0; i < full_.refs.size(); ++i) {
-    const ChunkRef& ref = full_.refs[i];
+  to_link.records = full.records;
+  for (std::size_t i = 0; i < full.refs.size(); ++i) {
+    const ChunkRef& ref = full.refs[i];
     KVPACK_TRY_ASSIGN(const auto existing, adoptable(db, ref));
     if (existing) {
       KVPACK_TRY(adopt(db, *existing));
@@ -361,7 +379,7 @@ Result<Upload::Session::Batch> Upload::Session::plan_full(sqlite::Database& db) 
     KVPACK_TRY(
         plan_object(db, reservation_.claim.upload, ObjectKind::kChunk, ref.object_key, PlanPhase::kPlanned));
     to_link.refs.push_back(ref);
-    to_link.objects.push_back(std::move(full_.objects[i]));
+    to_link.objects.push_back(std::move(full.objects[i]));
     to_link.bytes += ref.object_bytes;
   }
   return to_link;
@@ -414,17 +432,52 @@ void Upload::Session::tell_faults() {
     if (context_.options.on_fault) context_.options.on_fault(fault);
 }
 
-/// Hands over what is staged to be linked, once what was handed over before has been.
+/// Hands over what is staged to be linked, and waits where too much is waiting.
 Status Upload::Session::flush() {
-  KVPACK_TRY(linking_.wait());
-  full_ = std::exchange(staged_, Batch());
-  if (threads_ == 1) return link_full_batch();
-  linking_.begin([this] { return link_full_batch(); });
+  {
+    std::unique_lock lock(mutex_);
+    fewer_full_.wait(lock, [&] { return !is_linking_ || full_.size() < kMaxFullBatches; });
+    full_.push_back(std::exchange(staged_, Batch()));
+    if (is_linking_) return success();
+    is_linking_ = true;
+  }
+  if (Status before = linking_.wait(); !before.has_value()) return before;
+  if (threads_ == 1) return link_full_batches();
+  linking_.begin([this] { return link_full_batches(); });
   return success();
 }
 
+/// Links full batches until there are none, or one fails.
+Status Upload::Session::link_full_batches() {
+  // However it ends, nobody waits for it any more.
+  struct Failure {
+    Session* session;
+    ~Failure() {
+      if (session == nullptr) return;
+      const std::lock_guard lock(session->mutex_);
+      session->is_linking_ = false;
+      session->fewer_full_.notify_all();
+    }
+  } failure{this};
+  for (;;) {
+    Batch full;
+    {
+      const std::lock_guard lock(mutex_);
+      if (full_.empty()) {
+        is_linking_ = false;
+        failure.session = nullptr;
+        return success();
+      }
+      full = std::move(full_.front());
+      full_.erase(full_.begin());
+    }
+    fewer_full_.notify_all();
+    KVPACK_TRY(link_batch(full));
+  }
+}
+
 /// Settles the batch before, plans this one, and links it.
-Status Upload::Session::link_full_batch() {
+Status Upload::Session::link_batch(Batch& full) {
   KVPACK_TRY(check_writable(context_));
   const std::lock_guard alone(reservation_.session->working);
   const std::vector<FoundChunk> found = take_found();
@@ -433,7 +486,7 @@ Status Upload::Session::link_full_batch() {
     KVPACK_TRY(check_ours(db, kNotReserved));
     KVPACK_TRY(settle_linked(db));
     KVPACK_TRY(plan_found(db, found));
-    KVPACK_TRY_ASSIGN(Batch planned, plan_full(db));
+    KVPACK_TRY_ASSIGN(Batch planned, plan_batch(db, full));
     KVPACK_TRY(record_progress(db));
     return planned;
   });
@@ -442,7 +495,7 @@ Status Upload::Session::link_full_batch() {
   context_.counters.add(Counter::kSaveBytesWritten, written_bytes_ - written_before);
   context_.counters.add(Counter::kSaveBytesShared, std::exchange(shared_bytes_, 0));
   linked_ = Batch();
-  full_ = Batch();
+  full = Batch();
   KVPACK_TRY(link_objects(context_, to_link->objects, threads_));
   linked_ = *std::move(to_link);
   linked_.objects.clear();
@@ -541,14 +594,20 @@ Status Upload::Session::compare(const MakeManifests& make) {
 
 void Upload::Session::end(After after) noexcept {
   if (std::exchange(ended_, true)) return;
+  // What waits is not begun any more.
+  std::vector<Batch> given_up;
+  {
+    const std::lock_guard lock(mutex_);
+    given_up.swap(full_);
+  }
   linking_.finish();
   const bool failed = poisoned_.exchange(true);
   if (failed) context_.counters.add(Counter::kSavesRefused);
   if (is_replay() || published_) return;
   try {
     take_found();
+    given_up.clear();
     staged_ = Batch();
-    full_ = Batch();
     linked_ = Batch();
     if (after == After::kKeep && is_import()) return;
     const std::lock_guard alone(reservation_.session->working);

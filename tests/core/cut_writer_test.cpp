@@ -235,12 +235,14 @@ TEST(CutWriter, StagingMemoryAndPiecesChangeNoByte) {
     const auto saved = save_cut(expected.input(encrypt), expected.objects, expected.random);
     ASSERT_TRUE(saved.has_value()) << saved.error().verdict();
     with_all_kernels([&](const Sha256Kernels& kernels, unsigned parallelism) {
-      for (const std::size_t staging : {0U, 8'300U, 30'000U, 1'000'000U}) {
+      // In the last turn chunks are handed over early.
+      for (const std::size_t staging : {0U, 8'300U, 30'000U, 1'000'000U, 1'000'001U}) {
         Fixture f(5'000, alternating_family());
         CutInput input = f.input(encrypt, parallelism);
         input.sha256 = &kernels;
         CutWriter writer = *CutWriter::create(input, PlaneBytes::kLater);
         writer.set_staging_bytes(staging);
+        writer.set_early(staging == 1'000'001U);
         PieceSink sink(f.objects);
         const auto written = writer.write_planes(f.spans(), sink, f.random);
         ASSERT_TRUE(written.has_value()) << written.error().verdict();

@@ -87,6 +87,9 @@ class CutWriter {
 
   /// Threads of the writes to come. Changes no byte and no verdict.
   void set_parallelism(unsigned threads) noexcept { parallelism_ = threads; }
+  /// Hand chunks over as soon as kernels and caches allow, not as many together as are fastest to hash: for a
+  /// sink that keeps a device busy with them. Changes no byte and no verdict.
+  void set_early(bool early) noexcept { early_ = early; }
   /// Memory of each thread for payloads that are encrypted, coded or gathered: as many chunks as fit are made
   /// together, and one always. Without a call it is that of three encrypted chunks, or of two where the sink
   /// wants objects whole. Changes no byte and no verdict.
@@ -108,7 +111,7 @@ class CutWriter {
 
   CutWriter() = default;
   Status write_chunks(Run& run, std::size_t state_count, RandomSource& random);
-  std::vector<Batch> make_batches(const Run& run, std::size_t most) const;
+  void make_batches(const Run& run, std::size_t most, Schedule& schedule) const;
   Schedule make_schedule(const Run& run) const;
   ChunkContent content_of(const Run& run, const ChunkJob& job) const;
   static void keep_ids(Run& run, const Claim& claim, std::span<const Id32> ids);
@@ -131,6 +134,7 @@ class CutWriter {
   bool encrypt_chunks_ = false;
   bool encrypt_manifest_ = false;
   unsigned parallelism_ = 1;
+  bool early_ = false;
   std::optional<std::size_t> staging_bytes_{};
   const Sha256Kernels* sha256_ = &kOpensslSha256;
   CutManifest outline_{};
@@ -209,6 +213,7 @@ struct CutWriter::Step {
 
 struct CutWriter::Schedule {
   std::vector<Batch> batches{};
+  bool short_of_memory = false;                    ///< Batches would be larger if there were more of it.
   std::vector<std::vector<std::size_t>> groups{};  ///< Jobs that are identified together, ahead.
   std::vector<Step> steps{};
 };
@@ -338,22 +343,33 @@ inline std::size_t CutWriter::staging_of(const Run& run, const ChunkJob& job) co
 }
 
 /// @param most  chunks of one batch
-inline std::vector<CutWriter::Batch> CutWriter::make_batches(const Run& run, std::size_t most) const {
+inline void CutWriter::make_batches(const Run& run, std::size_t most, Schedule& schedule) const {
   constexpr std::size_t kEncryptedChunk =
       chunk_staging_bytes(Codec::kRaw, kMaxChunkPlaintextBytes, /*encrypted=*/true);
   const std::size_t room = staging_bytes_.value_or((run.sink->takes_pieces() ? 3 : 2) * kEncryptedChunk);
-  std::vector<Batch> batches;
+  // Four chunks of the largest size: what few lanes gain most by, and what is still cached when it is
+  // written.
+  constexpr std::size_t kEarlyBytes = 4 * std::size_t{kMaxChunkPlaintextBytes};
+  constexpr std::size_t kFewLanes = 4;
+  std::vector<Batch>& batches = schedule.batches;
   std::size_t staging = 0;
+  std::size_t bytes = 0;
   for (std::size_t i = 0; i < run.jobs.size(); ++i) {
     const std::size_t more = staging_of(run, run.jobs[i]);
-    if (batches.empty() || batches.back().count == most || more > room - std::min(staging, room)) {
+    const std::size_t plain = plan_of(run.jobs[i]).realized.chunk_spans[run.jobs[i].span].plaintext_bytes;
+    // Kernels of many lanes want large batches, once there is one to write.
+    const bool early = early_ && (sha256_->lanes <= kFewLanes || batches.size() <= parallelism_);
+    const bool no_memory = more > room - std::min(staging, room);
+    if (batches.empty() || batches.back().count == most || no_memory ||
+        (early && bytes + plain > kEarlyBytes)) {
+      if (no_memory && !batches.empty() && batches.back().count < most) schedule.short_of_memory = true;
       batches.push_back({batches.size(), i, 0});
-      staging = 0;
+      staging = bytes = 0;
     }
     ++batches.back().count;
     staging += more;
+    bytes += plain;
   }
-  return batches;
 }
 
 /// Batches as large as the kernels gain by and the memory allows, so many that all threads have their share.
@@ -369,8 +385,9 @@ inline CutWriter::Schedule CutWriter::make_schedule(const Run& run) const {
     const std::size_t rounds = shares(jobs, kMaxChunkGroup * threads);
     most = threads == 1 ? kMaxChunkGroup : shares(jobs, rounds * threads);
   }
-  Schedule schedule{.batches = make_batches(run, most)};
-  if (run.source == nullptr && schedule.batches.size() > shares(jobs, most)) {
+  Schedule schedule;
+  make_batches(run, most, schedule);
+  if (run.source == nullptr && schedule.short_of_memory) {
     for (std::size_t i = 0; i < jobs; ++i) {
       if (!is_direct(plan_of(run.jobs[i]))) continue;
       if (schedule.groups.empty() || schedule.groups.back().size() == most) schedule.groups.emplace_back();
