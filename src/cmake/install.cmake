@@ -63,7 +63,12 @@ endif()
 if(TARGET kvpack_tool)
   install(TARGETS kvpack_tool RUNTIME COMPONENT tool)
   if(NOT CMAKE_CROSSCOMPILING)
-    foreach(shell_and_place bash:bash-completion/completions/kvpack zsh:zsh/site-functions/_kvpack
+    # Where a zsh of that prefix looks; that of Debian has a folder of its own for packages.
+    set(zsh_folder zsh/site-functions)
+    if(CMAKE_INSTALL_PREFIX STREQUAL "/usr" AND EXISTS /etc/debian_version)
+      set(zsh_folder zsh/vendor-completions)
+    endif()
+    foreach(shell_and_place bash:bash-completion/completions/kvpack zsh:${zsh_folder}/_kvpack
         fish:fish/vendor_completions.d/kvpack.fish)
       string(REPLACE ":" ";" parts ${shell_and_place})
       list(GET parts 0 shell)
