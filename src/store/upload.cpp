@@ -130,8 +130,9 @@ class Upload::Session {
     return in_call([&] { return put(ref, pieces); });
   }
   Status wait_for_batch() {
+    PoisonGuard guard(*this);
     Status linked = linking_.wait();
-    if (!linked.has_value()) poisoned_ = true;
+    if (linked.has_value()) guard.succeed();
     return linked;
   }
   Status publish(const MakeManifests& make) {
@@ -169,24 +170,31 @@ class Upload::Session {
     return is_import() ? ref.object_key : ref.content_id;
   }
 
+  /// Poisons unless the call succeeds: after an exception too, when it is unknown how far it has come.
+  class PoisonGuard {
+   public:
+    explicit PoisonGuard(Session& session) noexcept : session_(&session) {}
+    PoisonGuard(const PoisonGuard&) = delete;
+    PoisonGuard& operator=(const PoisonGuard&) = delete;
+    ~PoisonGuard() {
+      if (session_ != nullptr) session_->poisoned_ = true;
+    }
+    void succeed() noexcept { session_ = nullptr; }
+
+   private:
+    Session* session_;
+  };
+
   enum class OnError : std::uint8_t { kPoison, kGoOn };
   template <class Call>
   auto in_call(Call&& call, OnError on_error = OnError::kPoison) -> std::invoke_result_t<Call> {
     if (poisoned_) return fail(ErrorCode::kPoisoned, "export session is poisoned");
     if (published_) return fail(ErrorCode::kState, kNotReserved);
     touch();
-    // An exception leaves unknown how far the call has come.
-    struct Guard {
-      Session& session;
-      bool returned = false;
-      ~Guard() {
-        if (!returned) session.poisoned_ = true;
-      }
-    } guard{*this};
+    PoisonGuard guard(*this);
     auto result = call();
-    guard.returned = true;
+    if (result.has_value() || on_error == OnError::kGoOn) guard.succeed();
     touch();
-    if (!result.has_value() && on_error == OnError::kPoison) poisoned_ = true;
     return result;
   }
   void touch() {
@@ -199,6 +207,7 @@ class Upload::Session {
   Status compare(const MakeManifests& make);
 
   Status flush();
+  Status wait_for_files();
   Status link_full_batches();
   Status link_batch(Batch& full);
   Status check_ours(sqlite::Database& db, const char* refusal) const;
@@ -294,7 +303,7 @@ Status Upload::Session::put(const ChunkRef& ref, std::span<const ByteSpan> piece
   // Temporary files keep descriptors, of which all sessions together may have so many.
   if (context_.staged_files >= kMaxStagedFiles) {
     if (!staged_.objects.empty()) KVPACK_TRY(flush());
-    KVPACK_TRY(linking_.wait());
+    KVPACK_TRY(wait_for_files());
   }
   KVPACK_TRY_ASSIGN(StagedFile file, StagedFile::write(context_, pieces));
   staged_.objects.push_back({.kind = ObjectKind::kChunk, .id = ref.object_key, .file = std::move(file)});
@@ -445,6 +454,17 @@ Status Upload::Session::flush() {
   if (threads_ == 1) return link_full_batches();
   linking_.begin([this] { return link_full_batches(); });
   return success();
+}
+
+/// Waits until no full batch waits; where there still are too many files, until all are linked.
+Status Upload::Session::wait_for_files() {
+  bool linked = false;
+  {
+    std::unique_lock lock(mutex_);
+    fewer_full_.wait(lock, [&] { return !is_linking_ || full_.empty(); });
+    linked = !is_linking_;
+  }
+  return linked || context_.staged_files >= kMaxStagedFiles ? linking_.wait() : success();
 }
 
 /// Links full batches until there are none, or one fails.

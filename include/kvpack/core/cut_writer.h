@@ -111,7 +111,8 @@ class CutWriter {
 
   CutWriter() = default;
   Status write_chunks(Run& run, std::size_t state_count, RandomSource& random);
-  void make_batches(const Run& run, std::size_t most, Schedule& schedule) const;
+  std::size_t batch_share(std::size_t jobs) const;
+  void make_batches(const Run& run, Schedule& schedule) const;
   Schedule make_schedule(const Run& run) const;
   ChunkContent content_of(const Run& run, const ChunkJob& job) const;
   static void keep_ids(Run& run, const Claim& claim, std::span<const Id32> ids);
@@ -342,27 +343,40 @@ inline std::size_t CutWriter::staging_of(const Run& run, const ChunkJob& job) co
   return payload != 0 || direct ? payload : plaintext;
 }
 
-/// @param most  chunks of one batch
-inline void CutWriter::make_batches(const Run& run, std::size_t most, Schedule& schedule) const {
+/// How many of so many chunks are made together: one thread gains most by full lanes, several by ending
+/// together.
+inline std::size_t CutWriter::batch_share(std::size_t jobs) const {
+  const std::size_t threads = std::max(parallelism_, 1U);
+  const auto shares = [](std::size_t n, std::size_t parts) { return (n + parts - 1) / parts; };
+  if (sha256_->lanes <= 1 || jobs == 0) return 1;
+  return threads == 1 ? kMaxChunkGroup : shares(jobs, shares(jobs, kMaxChunkGroup * threads) * threads);
+}
+
+inline void CutWriter::make_batches(const Run& run, Schedule& schedule) const {
   constexpr std::size_t kEncryptedChunk =
       chunk_staging_bytes(Codec::kRaw, kMaxChunkPlaintextBytes, /*encrypted=*/true);
   const std::size_t room = staging_bytes_.value_or((run.sink->takes_pieces() ? 3 : 2) * kEncryptedChunk);
-  // Four chunks of the largest size: what few lanes gain most by, and what is still cached when it is
-  // written.
-  constexpr std::size_t kEarlyBytes = 4 * std::size_t{kMaxChunkPlaintextBytes};
+  // Three of the largest chunks: what few lanes gain most by, and what is still cached when it is written.
+  constexpr std::size_t kEarlyBytes = 3 * std::size_t{kMaxChunkPlaintextBytes};
   constexpr std::size_t kFewLanes = 4;
+  const std::size_t threads = std::max(parallelism_, 1U);
   std::vector<Batch>& batches = schedule.batches;
+  std::size_t most = batch_share(run.jobs.size());
+  bool early = early_;
   std::size_t staging = 0;
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < run.jobs.size(); ++i) {
     const std::size_t more = staging_of(run, run.jobs[i]);
     const std::size_t plain = plan_of(run.jobs[i]).realized.chunk_spans[run.jobs[i].span].plaintext_bytes;
-    // Kernels of many lanes want large batches, once there is one to write.
-    const bool early = early_ && (sha256_->lanes <= kFewLanes || batches.size() <= parallelism_);
     const bool no_memory = more > room - std::min(staging, room);
     if (batches.empty() || batches.back().count == most || no_memory ||
         (early && bytes + plain > kEarlyBytes)) {
       if (no_memory && !batches.empty() && batches.back().count < most) schedule.short_of_memory = true;
+      // Kernels of many lanes want large batches, once each thread has one to hand over.
+      if (early && sha256_->lanes > kFewLanes && batches.size() == threads) {
+        early = false;
+        most = batch_share(run.jobs.size() - i);
+      }
       batches.push_back({batches.size(), i, 0});
       staging = bytes = 0;
     }
@@ -378,15 +392,9 @@ inline void CutWriter::make_batches(const Run& run, std::size_t most, Schedule& 
 inline CutWriter::Schedule CutWriter::make_schedule(const Run& run) const {
   const std::size_t threads = std::max(parallelism_, 1U);
   const std::size_t jobs = run.jobs.size();
-  const auto shares = [](std::size_t n, std::size_t parts) { return (n + parts - 1) / parts; };
-  std::size_t most = 1;
-  if (sha256_->lanes > 1 && jobs != 0) {
-    // One thread gains most by full lanes; several by ending together.
-    const std::size_t rounds = shares(jobs, kMaxChunkGroup * threads);
-    most = threads == 1 ? kMaxChunkGroup : shares(jobs, rounds * threads);
-  }
+  const std::size_t most = batch_share(jobs);
   Schedule schedule;
-  make_batches(run, most, schedule);
+  make_batches(run, schedule);
   if (run.source == nullptr && schedule.short_of_memory) {
     for (std::size_t i = 0; i < jobs; ++i) {
       if (!is_direct(plan_of(run.jobs[i]))) continue;
@@ -424,6 +432,18 @@ inline void CutWriter::keep_ids(Run& run, const Claim& claim, std::span<const Id
 /// Those before a place that nobody has claimed. What would be refused is left to its batch, whose order is
 /// the one of verdicts.
 inline void CutWriter::identify_ahead(Run& run, std::size_t end, EncodeWorker& worker) const {
+  // When memory ends on the way, nobody waits for the others.
+  struct Rest {
+    Run& run;
+    std::size_t end;
+    ~Rest() {
+      for (;;) {
+        const Claim claim = run.ahead.claim(kMaxChunkGroup, end);
+        const MilestoneGuard ended(run.ahead.ended(), claim.first, claim.jobs.size());
+        if (claim.jobs.empty()) return;
+      }
+    }
+  } const rest{run, end};
   for (;;) {
     const Claim claim = run.ahead.claim(kMaxChunkGroup, end);
     const MilestoneGuard ended(run.ahead.ended(), claim.first, claim.jobs.size());
