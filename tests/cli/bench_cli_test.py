@@ -49,12 +49,13 @@ class Bench(cli_test.Case):
         for goal in value["goals"]:
             if goal["id"] == "G12":
                 self.assertRegex(goal["kernel"], ", TLS_[A-Z0-9_]+$")
-            # Everything was made, but for lanes that the processor and a count that the system may lack.
-            if goal["id"] not in ("G3", "G19"):
+            # Everything was made, but for what may be lacking: lanes of the processor, a count of the system, kinds of files of
+            # the file system. Why is there then.
+            if goal["id"] not in ("G3", "G5", "G9", "G17", "G18", "G19"):
                 self.assertIsNotNone(goal["ratio"], goal)
-        # 4 MiB are one chunk, and these speak of 64.
+        # 4 MiB are one chunk, and these speak of 64, or of longer turns.
         for goal in value["goals"]:
-            if goal["id"] in ("G1", "G2", "G5", "G6", "G7", "G9", "G11"):
+            if goal["id"] in ("G1", "G2", "G5", "G6", "G7", "G9", "G11", "G13", "G14", "G15"):
                 self.assertEqual(goal["verdict"], "inconclusive", goal)
         with open(self.place / "out.json", "rb") as file:
             self.assertEqual(json.load(file)["goals"], value["goals"])

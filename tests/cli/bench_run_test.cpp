@@ -67,8 +67,12 @@ TEST(BenchRun, WarmingUpIsWithinTheLimitToo) {
   ASSERT_TRUE(samples.has_value());
   EXPECT_EQ(samples->rounds(), 0U);
   EXPECT_EQ(timed.run().seconds_used(), 12);
-  timed.run().add({.part = &goal_part("G1")}, *samples);
-  EXPECT_FALSE(timed.run().figures().back().measured);
+  // Whatever else could be said against the figure.
+  for (const char* not_valid : {"", "less data than the goal speaks of"}) {
+    timed.run().add({.part = &goal_part("G1"), .not_valid = not_valid}, *samples);
+    EXPECT_FALSE(timed.run().figures().back().measured);
+    EXPECT_EQ(timed.run().figures().back().not_valid, "0 rounds within the time, fewer than 5");
+  }
 }
 
 TEST(BenchRun, NothingIsBegunBehindTheLimit) {

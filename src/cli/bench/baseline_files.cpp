@@ -41,9 +41,30 @@ Error failed(const char* what, const std::string& path) {
   return os_error(errno, what, path);
 }
 
+/// Sends the writes of a file around the page cache, or through it. @return whether the file can do so
+bool set_direct([[maybe_unused]] int file, [[maybe_unused]] bool direct) {
+#ifdef O_DIRECT
+  const int flags = ::fcntl(file, F_GETFL);
+  return flags >= 0 && ::fcntl(file, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+#else
+  return false;
+#endif
+}
+
+bool is_direct([[maybe_unused]] int file) {
+#ifdef O_DIRECT
+  const int flags = ::fcntl(file, F_GETFL);
+  return flags >= 0 && (flags & O_DIRECT) != 0;
+#else
+  return false;
+#endif
+}
+
 Status write_whole(int file, std::size_t offset, ByteSpan bytes, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t put = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    // What the file system does not take around the page cache goes through it.
+    if (put < 0 && errno == EINVAL && is_direct(file) && set_direct(file, false)) continue;
     if (put < 0) return failed("write", path);
     bytes = bytes.subspan(static_cast<std::size_t>(put));
     offset += static_cast<std::size_t>(put);
@@ -90,9 +111,12 @@ Status on_threads(std::size_t count, unsigned threads, const Work& work) {
   return first;
 }
 
-Result<Descriptor> create(const std::string& path, int more_flags) {
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | more_flags, 0600));
+/// @param direct  around the page cache, where the file system lets a file do so
+Result<Descriptor> create(const std::string& path, bool direct) {
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (file.get() < 0) return failed("create", path);
+  // Not when it is created: a refusal would leave it there.
+  if (direct) (void)set_direct(file.get(), true);
   return file;
 }
 
@@ -161,22 +185,17 @@ BareFiles::~BareFiles() = default;
 
 Status BareFiles::write(const std::string& folder, const std::string& name,
                         const std::vector<std::size_t>& sizes, const BareWay& way) const {
-#ifdef O_DIRECT
-  const int flags = way.direct ? O_DIRECT : 0;
-#else
-  const int flags = 0;
-#endif
   std::vector<Descriptor> files;
   std::vector<std::string> paths;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     paths.push_back(join_path(folder, name + "-" + std::to_string(i)));
     // What has no whole number of blocks goes through the page cache.
-    KVPACK_TRY_ASSIGN(Descriptor file, create(paths.back(), sizes[i] % kBlockBytes == 0 ? flags : 0));
+    KVPACK_TRY_ASSIGN(Descriptor file, create(paths.back(), way.direct && sizes[i] % kBlockBytes == 0));
     files.push_back(std::move(file));
   }
   const auto write_file = [&](std::size_t i, unsigned) -> Status {
     KVPACK_TRY(write_one(files[i].get(), sizes[i], buffers_->out.bytes(), paths[i]));
-    if (!way.direct) start_write_back(files[i].get());
+    if (!is_direct(files[i].get())) start_write_back(files[i].get());
     return success();
   };
   const auto sync_file = [&](std::size_t i, unsigned) -> Status {

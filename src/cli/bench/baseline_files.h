@@ -36,7 +36,8 @@ class BareFolder {
 /// A way to write files and to make them durable. Which is the fastest is the disk's matter.
 struct BareWay {
   const char* name;
-  bool direct = false;   ///< Around the page cache; else through it, each file sent on its way when complete.
+  bool direct = false;  ///< Around the page cache, where there is such a way; else through it, each file sent
+                        ///< on its way when complete.
   unsigned writers = 1;  ///< Threads that write, a file each.
   unsigned syncers = 1;  ///< Threads that sync, a file each, when all files are written.
 };
@@ -46,7 +47,7 @@ struct BareWay {
 inline constexpr BareWay kBareWays[]{{"through the page cache, synced one by one", false, 1, 1},
                                      {"through the page cache, synced together", false, 1, 16},
                                      {"through the page cache by two threads, synced together", false, 2, 16},
-                                     {"around the page cache, six files at a time", true, 6, 6}};
+                                     {"around the page cache if it can be, six files at a time", true, 6, 6}};
 
 /// Writes and reads whole files. Its buffers are made once, before anything is measured.
 class BareFiles {
@@ -58,7 +59,8 @@ class BareFiles {
   ~BareFiles();
 
   /// Writes files `name-0`, `name-1`, ... of these sizes into a directory, with the same bytes, syncs all of
-  /// them and then the directory. Nothing is hashed. @error kIo; also where there are no direct writes
+  /// them and then the directory. Nothing is hashed. Where there are no direct writes, what asks for them
+  /// goes through the page cache. @error kIo
   Status write(const std::string& folder, const std::string& name, const std::vector<std::size_t>& sizes,
                const BareWay& way) const;
   /// Reads whole files. @error kIo

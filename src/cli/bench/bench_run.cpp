@@ -77,10 +77,10 @@ Result<double> BenchRun::two_thread_gain() {
 
 void BenchRun::add(Figure figure, const Samples& samples) {
   const std::size_t least = options_.quick ? kQuickRounds : kLeastRounds;
-  if (samples.rounds() < least && figure.not_valid.empty()) {
+  figure.measured = samples.rounds() > 0;
+  // That nothing was measured is the time's fault alone.
+  if (samples.rounds() < least && (figure.not_valid.empty() || !figure.measured))
     figure.not_valid = fmt::format("{} rounds within the time, fewer than {}", samples.rounds(), least);
-    figure.measured = samples.rounds() > 0;
-  }
   figures_.push_back(std::move(figure));
 }
 
