@@ -509,6 +509,21 @@ TEST_F(LlamaKvpack, RestoredStatesLieInMemoryOfTheCallers) {
   }
 }
 
+TEST_F(LlamaKvpack, MemoryOfTheCallersIsLookedAtBeforeAnyFile) {
+  const char* missing = "/no such file";
+  for (const bool takes : {false, true}) {
+    SCOPED_TRACE(takes);
+    llama_kvpack_options given = options();
+    given.model_paths = &missing;
+    if (takes)
+      given.allocate = &CountedMemory::allocate;
+    else
+      given.release = &CountedMemory::release;
+    EXPECT_EQ(open_verdict(given),
+              "invalid_argument: argument release must be given with allocate, and only with it");
+  }
+}
+
 TEST_F(LlamaKvpack, StructsOfOtherVersionsAreRead) {
   // As the struct was before it told whose memory is used.
   CountedMemory memory;

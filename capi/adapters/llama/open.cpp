@@ -62,6 +62,8 @@ Status check_arguments(const llama_kvpack_options& options) {
   KVPACK_TRY(capi::read_flag(options.create, "create"));
   KVPACK_TRY(capi::read_flag(options.read_only, "read_only"));
   KVPACK_TRY(capi::read_flag(options.with_logits, "with_logits"));
+  if ((options.allocate == nullptr) != (options.release == nullptr))
+    return capi::bad_argument("release", "must be given with allocate, and only with it");
   if (options.form > LLAMA_KVPACK_BLOB) return capi::bad_argument("form", "is none of LLAMA_KVPACK");
   return success();
 }
