@@ -21,6 +21,7 @@ namespace transfers {
 namespace memory = failing_memory;
 
 constexpr std::uint64_t kTokens = 300;
+constexpr std::uint64_t kStride = 256;  ///< Of an export: a cut there and one at the end.
 constexpr std::uint64_t kMuseTokens = 5;
 /// Calls to be failed of each trial, besides those with memory.
 constexpr long kDefaultPoints = 16;
@@ -122,6 +123,7 @@ long fail_last(const char* name, Trial& trial) {
   long hits = 0;
   for (long tries = 0; hits < kLastPoints && tries < 3 * kLastPoints; ++tries)
     if (fail_at(name, trial, std::max(1L, latest_whole - hits), hits % 2 != 0)) ++hits;
+  CHECK(hits > 0);
   return hits;
 }
 
@@ -457,9 +459,16 @@ class StoreTrial : public Trial {
   }
 
  protected:
-  kvpack_status save_cut_of(kvpack_store_saved** out, kvpack_error** error) {
-    if (by_engine_) return kvpack_store_save_from_engine(fixture_.store, out, &engine_, nullptr, error);
-    const kvpack_store_save_options options = save_options(&fixture_, kTokens, planes_);
+  /// @param stride  0: one cut; else one at every multiple too
+  kvpack_status save_cut_of(kvpack_store_saved** out, kvpack_error** error, std::uint64_t stride = 0) {
+    if (by_engine_) {
+      STRUCT(kvpack_store_save_options, how);
+      how.export_stride_tokens = stride;
+      return kvpack_store_save_from_engine(fixture_.store, out, &engine_, stride == 0 ? nullptr : &how,
+                                           error);
+    }
+    kvpack_store_save_options options = save_options(&fixture_, kTokens, planes_);
+    options.export_stride_tokens = stride;
     return kvpack_store_save(fixture_.store, out, &options, error);
   }
   kvpack_status restore_cut(kvpack_store_restored* out, kvpack_error** error) {
@@ -532,7 +541,7 @@ class StoreSaveTrial final : public StoreTrial {
 /// There is no memory any more from the moment at which the store says that it has saved.
 class DurableSaveTrial final : public StoreTrial {
  public:
-  explicit DurableSaveTrial(bool from_engine) : StoreTrial(from_engine) {
+  DurableSaveTrial(bool from_engine, std::uint64_t stride) : StoreTrial(from_engine), stride_(stride) {
     drop_handle(kvpack_store_free, fixture_.store);
     kvpack_store_options options = store_options(fixture_.keys);
     options.log = [](void*, std::uint32_t, const char* text) {
@@ -541,18 +550,20 @@ class DurableSaveTrial final : public StoreTrial {
     EXPECT_OK(kvpack_store_open(&fixture_.store, &options, &error));
   }
   kvpack_status attempt(kvpack_error** error) override {
-    const kvpack_status status = save_cut_of(&saved_, error);
+    const kvpack_status status = save_cut_of(&saved_, error, stride_);
     CHECK(memory::is_counting);
     memory::end();
     return status;
   }
   void finish() override {
-    CHECK(kvpack_store_saved_cut_count(saved_) == 1);
+    const std::uint64_t cuts = stride_ == 0 ? 1 : kTokens / stride_ + 1;
+    CHECK(kvpack_store_saved_cut_count(saved_) == cuts);
     drop_handle(kvpack_store_saved_free, saved_);
-    expect_manifests(1);
+    expect_manifests(cuts);
   }
 
  private:
+  std::uint64_t stride_;
   kvpack_store_saved* saved_ = nullptr;
 };
 
@@ -788,8 +799,8 @@ bool learn_fixed_error() {
 }
 
 /// What is durable can no longer fail.
-void save_without_memory_at_the_end(const char* name, bool from_engine) {
-  DurableSaveTrial trial(from_engine);
+void save_without_memory_at_the_end(const char* name, bool from_engine, std::uint64_t stride) {
+  DurableSaveTrial trial(from_engine, stride);
   kvpack_error* error = nullptr;
   const kvpack_status status = trial.attempt(&error);
   if (status != KVPACK_OK) report(name, 1, true, status, error);
@@ -824,8 +835,10 @@ int main(int argc, char** argv) {
     return 1;
   }
   const char* const only = argc > 1 ? argv[1] : nullptr;
-  save_without_memory_at_the_end("store_save, when it is durable", false);
-  save_without_memory_at_the_end("engine_save, when it is durable", true);
+  for (const std::uint64_t stride : {std::uint64_t{0}, kStride}) {
+    save_without_memory_at_the_end("store_save, when it is durable", false, stride);
+    save_without_memory_at_the_end("engine_save, when it is durable", true, stride);
+  }
   run<CutTrial>("cut", only);
   run<SetTrial>("set_write", only, true);
   run<SetTrial>("set_read", only, false);
