@@ -141,7 +141,7 @@ unit_tests() {
     objects+=("$object")
   done
   link_tests "$machine" unit_tests "${objects[@]}"
-  KVPACK_SOURCE_DIR=$source KVPACK_LONG_TESTS='' $(emulator "$machine") "$folder/unit_tests" --gtest_brief=1
+  (unset KVPACK_LONG_TESTS && KVPACK_SOURCE_DIR=$source $(emulator "$machine") "$folder/unit_tests" --gtest_brief=1)
 }
 
 # All at once: what one waits for does not hold up the others. Their output comes whole, one after the other.

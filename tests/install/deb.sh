@@ -78,7 +78,9 @@ use() {  # root of the installation, empty for the real one
   cmake -S "$here/consumer" -B "$work/consumer" -G Ninja -DCMAKE_BUILD_TYPE=Release -DENGINE="$llama" \
     ${root:+-DCMAKE_PREFIX_PATH="$root/usr"} >/dev/null
   cmake --build "$work/consumer" >/dev/null
-  "$work/consumer/cpp_core" && "$work/consumer/cpp_compiled" && "$work/consumer/c_cmake"
+  "$work/consumer/cpp_core"
+  "$work/consumer/cpp_compiled"
+  "$work/consumer/c_cmake"
   [ -z "$llama" ] || "$work/consumer/llama_cmake"
 
   mkdir "$work/python"
@@ -107,8 +109,8 @@ shells_know_it() {
 }
 
 if [ "$(id -u)" -eq 0 ] && [ -n "${KVPACK_INSTALL_PACKAGES:-}" ]; then
-  dpkg -i "$work"/packages/*.deb >/dev/null
   trap 'dpkg -r "${packages[@]}" >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
+  dpkg -i "$work"/packages/*.deb >/dev/null
   use ""
   shells_know_it
   installed=$(dpkg -L "${packages[@]}")
