@@ -1,5 +1,8 @@
 #include "store/catalog_reading.h"
 
+#include <chrono>
+#include <thread>
+
 namespace kvpack::store {
 namespace {
 
@@ -26,6 +29,16 @@ bool has_catalog_log(const StoreContext& context) {
   if (!directory.has_value()) return true;
   const auto log = (*directory)->facts(std::string(kCatalogFileName) + "-wal");
   return log.has_value() || log.error().code != ErrorCode::kNotFound;
+}
+
+bool is_catalog_moved(const StoreContext& context) {
+  const auto now = catalog_file_facts(context);
+  return now.has_value() ? !now->is_same_file(context.catalog_file)
+                         : now.error().code == ErrorCode::kNotFound;
+}
+
+void wait_for_swap() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 Status follow_catalog(StoreContext& context) {

@@ -16,13 +16,32 @@ bool has_catalog_log(const StoreContext& context);
 /// @error as Store::open_read_only
 Status follow_catalog(StoreContext& context);
 
+/// Whether the open catalog has lost its name. @pre the gate is held
+bool is_catalog_moved(const StoreContext& context);
+/// Gives whoever swaps catalogs a little time.
+void wait_for_swap();
+
 /// Catalog::read, in a reader of the catalog that is there now. `body` must not read again.
 template <class Body>
 auto read_catalog(StoreContext& context, Body&& body) -> std::invoke_result_t<Body, sqlite::Database&> {
   if (!context.read_only) return context.catalog->read(std::forward<Body>(body));
-  KVPACK_TRY(follow_catalog(context));
-  const std::shared_lock lock(context.catalog_gate);
-  return context.catalog->read(std::forward<Body>(body));
+  constexpr int kMaxSwapWaits = 200;  // a second
+  for (int waits = 0;; ++waits) {
+    KVPACK_TRY(follow_catalog(context));
+    {
+      const std::shared_lock lock(context.catalog_gate);
+      bool begun = false;
+      using Answer = std::invoke_result_t<Body, sqlite::Database&>;
+      auto answer = context.catalog->read([&](sqlite::Database& db) -> Answer {
+        KVPACK_TRY(db.execute("SELECT 1 FROM sqlite_schema LIMIT 1"));  // opens what lies beside the catalog
+        begun = true;
+        return body(db);
+      });
+      // Another connection may be opened, by the catalog's name, while a swap has moved it away.
+      if (answer.has_value() || begun || waits == kMaxSwapWaits || !is_catalog_moved(context)) return answer;
+    }
+    wait_for_swap();
+  }
 }
 
 }  // namespace kvpack::store

@@ -238,7 +238,11 @@ TEST(StoreReader, ThreadsOfOneHandleFollowTheCatalogTogether) {
   std::vector<std::jthread> threads;
   for (int t = 0; t < 3; ++t)
     threads.emplace_back([&] {
-      while (!ended) ASSERT_TRUE(find_deepest(*reader, cut.query())->has_value());
+      while (!ended) {
+        const auto found = find_deepest(*reader, cut.query());
+        ASSERT_TRUE(found.has_value()) << found.error().verdict();
+        ASSERT_TRUE(found->has_value());
+      }
     });
   const std::string catalog = f.options.root + "/catalog";
   for (int i = 0; i < 20; ++i) {
@@ -248,9 +252,11 @@ TEST(StoreReader, ThreadsOfOneHandleFollowTheCatalogTogether) {
     std::filesystem::copy_file(catalog + "/catalog.sqlite", next + "/catalog.sqlite");
     std::filesystem::rename(catalog, f.options.root + "/catalog.backup-" + std::to_string(i));
     std::filesystem::rename(next, catalog);
-    ASSERT_TRUE(find_deepest(*reader, cut.query())->has_value());
+    const auto found = find_deepest(*reader, cut.query());
+    ended = !found.has_value() || i == 19;
+    ASSERT_TRUE(found.has_value()) << found.error().verdict();
+    ASSERT_TRUE(found->has_value());
   }
-  ended = true;
 }
 
 TEST(StoreReader, ACatalogOfAnotherTenantIsNotFollowed) {
